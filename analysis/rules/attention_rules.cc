@@ -117,12 +117,13 @@ class SoftmaxDimension : public RankRule {
   absl::string_view cost() const override { return kCostOfAttentionRules; }
   absl::string_view twin() const override {
     return "weights that are turned before the product, or whose product is "
-           "not a square of positions; without a causal mask it is only worth "
-           "a look";
+           "not a square of positions; without a causal mask, or over the "
+           "batch, it is only worth a look";
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "softmax_dims");
+    return KnowsTraining(input, "softmax_dims") ||
+           KnowsTraining(input, "pooled_over_batch");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -140,8 +141,101 @@ class SoftmaxDimension : public RankRule {
             "sum to 1");
         return {finding};
       }
+      std::optional<RankFinding> pooled = PooledOverBatch(input, rank);
+      if (pooled.has_value()) return {*std::move(pooled)};
     }
     return {};
+  }
+
+ private:
+  static std::optional<RankFinding> PooledOverBatch(const RankInput& input,
+                                                    const RankSeries& rank) {
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const auto found = TrainingAt(rank, "pooled_over_batch", i);
+      if (found.size() != 2 || found[0] == 0) continue;
+      RankFinding finding;
+      finding.step = input.steps[i];
+      finding.name = "Training.0.debug.pooled_over_batch.0";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          found[0], found[0] == 1 ? " softmax is" : " softmaxes are",
+          " over the first dimension, which is the batch of ", found[1],
+          ": the weights of a sample depend on the other samples, and do not "
+          "sum to 1");
+      return finding;
+    }
+    return std::nullopt;
+  }
+};
+
+// Positions that are counted along the batch: each token of a sample has the
+// same one.
+class PositionsAlongBatch : public RankRule {
+ public:
+  absl::string_view name() const override { return "positions-along-batch"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfAttentionRules; }
+  absl::string_view subject() const override {
+    return "tokens that occur several times in two samples";
+  }
+  absl::string_view twin() const override {
+    return "positions along the sequence, rotary positions; what a sample is "
+           "told besides, which is another in the next batch; an embedding of "
+           "the place in the batch on purpose (of a sensor): worth a look, no "
+           "fault";
+  }
+  size_t LeastSteps() const override { return 2; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, kValue);
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<std::vector<double>> shown;
+      size_t first = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> apart = TrainingAt(rank, kValue, i);
+        if (std::all_of(apart.begin(), apart.end(),
+                        [](double one) { return one == 0; }))
+          continue;
+        Judge();
+        if (shown.empty()) first = i;
+        shown.push_back(apart);
+      }
+      if (shown.size() < 2 ||
+          !std::all_of(shown.begin() + 1, shown.end(), [&](const auto& one) {
+            return AreAlike(shown[0], one);
+          }))
+        continue;
+      RankFinding finding;
+      finding.step = input.steps[first];
+      finding.name = absl::StrCat("Training.0.debug.", kValue, ".0");
+      finding.exact = false;
+      finding.what =
+          "what the first layer takes of a token is the same at each position "
+          "of a sample, and apart in two samples of a batch by the same "
+          "numbers in each step: positions are counted along the batch "
+          "(x.size(0) of a batch that comes first)";
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr char kValue[] = "positions_of_batch";
+  static constexpr size_t kLeastFeatures = 3;
+  static constexpr double kRounding = 1e-3;
+
+  // A dropout may hide a feature of one step.
+  static bool AreAlike(const std::vector<double>& one,
+                       const std::vector<double>& other) {
+    size_t same = 0;
+    for (size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
+      if (one[i] == 0 || other[i] == 0) continue;
+      if (std::fabs(one[i] - other[i]) > kRounding * std::max(one[i], other[i]))
+        return false;
+      ++same;
+    }
+    return same >= kLeastFeatures;
   }
 };
 
@@ -151,6 +245,7 @@ void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<AttentionSeesFuture>());
   rules->push_back(std::make_unique<PositionsMerge>());
   rules->push_back(std::make_unique<SoftmaxDimension>());
+  rules->push_back(std::make_unique<PositionsAlongBatch>());
 }
 
 }  // namespace rankprobe::analysis

@@ -235,15 +235,19 @@ class PartsWithoutGradient {
     }
     return "";
   }
-  // Calls of modules: what went in, or came out.
+  // Calls of modules: what went in, or came out. A discriminator takes what a
+  // generator makes in its second call.
   std::vector<std::pair<std::string, const std::vector<RankCell>*>> Values(
       absl::string_view what) const {
     std::vector<std::pair<std::string, const std::vector<RankCell>*>> out;
     for (const auto& [name, cells] : rank_.values) {
       absl::string_view path = name;
-      if (!absl::ConsumePrefix(&path, "Module.") ||
+      const size_t call = path.find(".forward.");
+      if (call == absl::string_view::npos ||
+          !absl::ConsumePrefix(&path, "Module.") ||
           !absl::ConsumeSuffix(&path, what))
         continue;
+      path = absl::string_view(name).substr(7, call - 7);
       const size_t dot = path.rfind('.');
       if (dot != absl::string_view::npos)
         out.emplace_back(path.substr(0, dot), &cells);
@@ -260,8 +264,8 @@ class PartsWithoutGradient {
   }
   // A pooler whose output nobody takes has no gradient, and is not a fault.
   bool IsUsedByTrained(const std::string& part) const {
-    const auto outputs = Values(".forward.0.output.0");
-    for (const auto& [taker, input] : Values(".forward.0.input.0")) {
+    const auto outputs = Values(".output.0");
+    for (const auto& [taker, input] : Values(".input.0")) {
       if (IsAround(part, taker) || IsAround(taker, part) || !HasTrained(taker))
         continue;
       for (const auto& [maker, output] : outputs) {

@@ -362,6 +362,64 @@ class GradientScaled : public LossScaleRule {
   }
 };
 
+// A clipping that the optimizer does not see, or that depends on the order of
+// micro batches.
+class ClipMisplaced : public RankRule {
+ public:
+  absl::string_view name() const override { return "clip-misplaced"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "three numbers in the step";
+  }
+  absl::string_view subject() const override { return "clipped gradients"; }
+  absl::string_view twin() const override {
+    return "one clipping between the last backward and the optimizer, of each "
+           "model; steps that are numbered between backward and optimizer; "
+           "micro batches that are clipped each on purpose: worth a look, no "
+           "fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "clips");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      size_t steps = 0, behind = 0, repeated = 0, first = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> clips = TrainingAt(rank, "clips", i);
+        if (clips.size() != 3) continue;
+        Judge();
+        if (steps++ == 0) first = i;
+        // All of them, or each but that of the last micro batch.
+        if (clips[0] == clips[2]) ++behind;
+        if (clips[1] > 0) ++repeated;
+      }
+      // The first and the last recorded step may not be complete.
+      if (steps < kLeast || std::max(behind, repeated) + 1 < steps) continue;
+      RankFinding finding;
+      finding.step = input.steps[first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.clips.0";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "in ", std::max(behind, repeated), " of ", steps,
+          behind >= repeated
+              ? " steps gradients are clipped after the optimizer's step, or "
+                "before the backward, and not between them: the clipping has "
+                "no effect"
+              : " steps gradients are clipped after each micro batch, and what "
+                "is clipped holds those before it, too: the weight of a micro "
+                "batch depends on its place. One clipping belongs before the "
+                "optimizer's step");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 4;
+};
+
 }  // namespace
 
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -369,6 +427,7 @@ void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ClipNorm>());
   rules->push_back(std::make_unique<ClipScaled>());
   rules->push_back(std::make_unique<GradientScaled>());
+  rules->push_back(std::make_unique<ClipMisplaced>());
 }
 
 }  // namespace rankprobe::analysis

@@ -14,15 +14,61 @@
 namespace rankprobe::analysis {
 namespace {
 
-// The same input for all targets: a cache, a view of one buffer, an index that
-// does not move.
-class InputConstant : public RankRule {
+// A value that must differ from step to step, beside one that does.
+class Constant : public RankRule {
  public:
-  absl::string_view name() const override { return "input-constant"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override {
-    return "in three steps, a checksum of what the first layers take";
+    return "in three steps, a checksum of what the first layers take, of "
+           "targets and of dropouts";
   }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, Value()) && KnowsTraining(input, Beside());
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::set<double> values, others;
+      size_t steps = 0, first = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const auto value = TrainingAt(rank, Value(), i);
+        const auto other = TrainingAt(rank, Beside(), i);
+        // 0: the agent has found that it says nothing.
+        if (value.size() != 1 || value[0] == 0 || other.empty()) continue;
+        if (steps++ == 0) first = i;
+        values.insert(value[0]);
+        others.insert(other[0]);
+      }
+      if (steps < kLeast || others.size() < steps) continue;
+      Judge();
+      if (values.size() > 1) continue;
+      RankFinding finding;
+      finding.step = input.steps[first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = absl::StrCat("Training.0.debug.", Value());
+      finding.exact = false;
+      finding.what =
+          absl::StrCat(What(), " in each of ", steps, " steps, and ", Cause());
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 3;
+
+  // Names of two values of Training.
+  virtual absl::string_view Value() const = 0;
+  virtual absl::string_view Beside() const = 0;
+  virtual absl::string_view What() const = 0;
+  virtual absl::string_view Cause() const = 0;
+};
+
+// The same input for all targets: a cache, a view of one buffer, an index that
+// does not move.
+class InputConstant : public Constant {
+ public:
+  absl::string_view name() const override { return "input-constant"; }
   absl::string_view subject() const override {
     return "a cross entropy whose targets differ from step to step";
   }
@@ -31,43 +77,68 @@ class InputConstant : public RankRule {
            "model that learns the distribution of its targets alone: worth a "
            "look, no fault";
   }
-  size_t LeastSteps() const override { return kLeast; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "input_checksum") &&
-           KnowsTraining(input, "target_checksum");
+
+ private:
+  absl::string_view Value() const override { return "input_checksum"; }
+  absl::string_view Beside() const override { return "target_checksum"; }
+  absl::string_view What() const override {
+    return "what the first layers take is the same";
   }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankSeries& rank : input.ranks) {
-      std::set<double> inputs, targets;
-      size_t steps = 0, first = 0;
-      for (size_t i = 0; i < input.steps.size(); ++i) {
-        const auto in = TrainingAt(rank, "input_checksum", i);
-        const auto out = TrainingAt(rank, "target_checksum", i);
-        if (in.size() != 1 || out.empty()) continue;
-        if (steps++ == 0) first = i;
-        inputs.insert(in[0]);
-        targets.insert(out[0]);
-      }
-      if (steps < kLeast || targets.size() < steps) continue;
-      Judge();
-      if (inputs.size() > 1) continue;
-      RankFinding finding;
-      finding.step = input.steps[first];
-      if (input.ranks.size() > 1) finding.rank = rank.rank;
-      finding.name = "Training.0.debug.input_checksum";
-      finding.exact = false;
-      finding.what = absl::StrCat(
-          "what the first layers take is the same in each of ", steps,
-          " steps, and the targets differ: the data set gives one sample for "
-          "all targets (a cache, a buffer that is used again, an index that "
-          "does not move)");
-      return {finding};
-    }
-    return {};
+  absl::string_view Cause() const override {
+    return "the targets differ: the data set gives one sample for all targets "
+           "(a cache, a buffer that is used again, an index that does not "
+           "move)";
+  }
+};
+
+// The noise of a diffusion model that is drawn once, or with one seed.
+class TargetConstant : public Constant {
+ public:
+  absl::string_view name() const override { return "target-constant"; }
+  absl::string_view subject() const override {
+    return "a regression whose inputs differ from step to step";
+  }
+  absl::string_view twin() const override {
+    return "targets of one or two numbers, as labels of a discriminator; one "
+           "batch in all steps on purpose; one target for all inputs on "
+           "purpose (an image that is restored from noise): worth a look, no "
+           "fault";
   }
 
  private:
-  static constexpr size_t kLeast = 3;
+  absl::string_view Value() const override { return "regression_checksum"; }
+  absl::string_view Beside() const override { return "input_checksum"; }
+  absl::string_view What() const override {
+    return "the target of the regression is the same";
+  }
+  absl::string_view Cause() const override {
+    return "the inputs differ: noise is drawn once or with the same seed in "
+           "each step, or the data set gives one target for all samples";
+  }
+};
+
+// A seed that is set in each step.
+class RandomRepeats : public Constant {
+ public:
+  absl::string_view name() const override { return "random-repeats"; }
+  absl::string_view subject() const override {
+    return "dropouts of batches that differ from step to step";
+  }
+  absl::string_view twin() const override {
+    return "one batch in all steps, recomputed blocks; one mask on purpose: "
+           "worth a look, no fault";
+  }
+
+ private:
+  absl::string_view Value() const override { return "dropout_checksum"; }
+  absl::string_view Beside() const override { return "input_checksum"; }
+  absl::string_view What() const override {
+    return "the dropouts drop the same numbers";
+  }
+  absl::string_view Cause() const override {
+    return "the inputs differ: the seed is set in the training loop "
+           "(manual_seed()), so that all random numbers of a step repeat";
+  }
 };
 
 // A loss that compares the model with itself.
@@ -228,11 +299,132 @@ class FrozenMoves : public RankRule {
   }
 };
 
+// The optimizer steps twice for one backward.
+class GradientReused : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradient-reused"; }
+  absl::string_view needs() const override {
+    return "weight_gradients, training, activation gradients";
+  }
+  absl::string_view cost() const override {
+    return "none besides the recording";
+  }
+  absl::string_view subject() const override {
+    return "steps of the optimizer without a backward";
+  }
+  absl::string_view twin() const override {
+    return "an optimizer of other parameters that steps after this one; a "
+           "method that takes a gradient several times on purpose: worth a "
+           "look, no fault";
+  }
+  size_t LeastSteps() const override { return 2 * kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return HasOwnGradients(input) && KnowsTraining(input, "loss");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const std::vector<OwnGradient> own = OwnGradientsOf(rank);
+      std::vector<size_t> again;
+      for (size_t i = 1; i < input.steps.size(); ++i) {
+        if (!TrainingAt(rank, "loss", i).empty()) continue;
+        Judge();
+        if (AreThoseBefore(rank, own, i)) again.push_back(i);
+      }
+      if (again.size() < kLeast) continue;
+      RankFinding finding;
+      finding.step = input.steps[again[0]];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name =
+          absl::StrCat("Parameter.", own[0].parameter, ".0.debug.grad");
+      finding.exact = false;
+      finding.others = own.size() - 1;
+      finding.what = absl::StrCat(
+          "in ", again.size(), " of ", input.steps.size(),
+          " steps there is no backward, and the optimizer takes the gradients "
+          "of the step before once more: step() is called twice, as by the "
+          "program and by its trainer");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 3;  // steps
+
+  static bool AreThoseBefore(const RankSeries& rank,
+                             const std::vector<OwnGradient>& own, size_t step) {
+    size_t same = 0;
+    for (const OwnGradient& one : own) {
+      const auto* const taken = rank.Of("Parameter", one.parameter, "grad");
+      if (taken == nullptr || !(*taken)[step].is_there) continue;
+      const RankCell* const fresh = LastMicro(one, step);
+      if (fresh != nullptr && fresh->is_there) return false;
+      if (!AreEqual((*taken)[step], (*taken)[step - 1])) return false;
+      if ((*taken)[step].norm > 0) ++same;
+    }
+    return same > 0;
+  }
+};
+
+// An optimizer that is made in the training loop has no averages.
+class OptimizerAnew : public RankRule {
+ public:
+  absl::string_view name() const override { return "optimizer-anew"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return "two numbers in the step"; }
+  absl::string_view subject() const override {
+    return "an optimizer with a state";
+  }
+  absl::string_view twin() const override {
+    return "the first step; an optimizer that is made again now and then; one "
+           "for inner steps beside one that stays; one of a single step on "
+           "purpose: worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, kValue);
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      size_t steps = 0, anew = 0, first = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> fresh = TrainingAt(rank, kValue, i);
+        if (fresh.size() != 2) continue;
+        if (steps++ == 0) first = i;
+        if (fresh[0] > 0) Judge();
+        if (fresh[0] == fresh[1]) ++anew;
+      }
+      if (steps < kLeast || anew < steps) continue;
+      RankFinding finding;
+      finding.step = input.steps[first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = absl::StrCat("Training.0.debug.", kValue, ".0");
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the optimizer's state begins anew in each of ", steps,
+          " steps: it is made in the training loop, so that its averages "
+          "(momentum, those of Adam) hold one gradient each");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr char kValue[] = "fresh_optimizers";
+  static constexpr size_t kLeast = 5;  // steps
+};
+
 }  // namespace
 
 void AddDataRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<InputConstant>());
+  rules->push_back(std::make_unique<TargetConstant>());
+  rules->push_back(std::make_unique<RandomRepeats>());
   rules->push_back(std::make_unique<LossConstant>());
+  rules->push_back(std::make_unique<GradientReused>());
+  rules->push_back(std::make_unique<OptimizerAnew>());
   rules->push_back(std::make_unique<FrozenMoves>());
 }
 

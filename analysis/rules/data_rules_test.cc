@@ -86,6 +86,230 @@ TEST_F(DataRulesTest, OneInputForAllTargets) {
   EXPECT_FALSE(found[0].exact);
 }
 
+TEST_F(DataRulesTest, RandomNumbersThatRepeat) {
+  for (const auto& [rule, value] :
+       {std::pair("target-constant", "regression_checksum"),
+        std::pair("random-repeats", "dropout_checksum")}) {
+    const auto take = [&, name = value](double input, double first,
+                                        double change) {
+      for (size_t i = 0; i < 3; ++i) {
+        const auto step = static_cast<double>(i);
+        Training("input_checksum", i, 50 + input * step);
+        Training(name, i, first + change * step);
+      }
+    };
+    take(1, 7, 1);
+    EXPECT_THAT(Find(rule), IsEmpty());
+    // One batch on purpose, and labels of a discriminator.
+    take(0, 7, 0);
+    EXPECT_THAT(Find(rule), IsEmpty());
+    take(1, 0, 0);
+    EXPECT_THAT(Find(rule), IsEmpty());
+    take(1, 7, 0);
+    const auto found = Find(rule);
+    ASSERT_THAT(found, SizeIs(1)) << rule;
+    EXPECT_FALSE(found[0].exact);
+    EXPECT_EQ(found[0].name, absl::StrCat("Training.0.debug.", value));
+  }
+}
+
+TEST_F(DataRulesTest, TheOptimizerStepsTwiceForOneBackward) {
+  // In each second step there is a loss and a gradient of its own.
+  const auto step = [&](bool is_again) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      const bool is_first = i % 2 == 0;
+      if (is_first) Training("loss", i, 2);
+      for (const char* const name : {"a", "b", "c"}) {
+        At(absl::StrCat("Module.", name, ".L.parameters_grad.0.w"), i)
+            .is_there = is_first;
+        RankCell& taken =
+            At(absl::StrCat("Parameter.", name, ".w.0.debug.grad"), i);
+        if (!is_first && is_again)
+          taken =
+              At(absl::StrCat("Parameter.", name, ".w.0.debug.grad"), i - 1);
+      }
+    }
+  };
+  // Another optimizer's.
+  step(false);
+  EXPECT_THAT(Find("gradient-reused"), IsEmpty());
+  step(true);
+  const auto found = Find("gradient-reused");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].step, 1);
+  EXPECT_THAT(found[0].what, HasSubstr("in 8 of 16 steps"));
+}
+
+TEST_F(DataRulesTest, AnAverageOfTheWeights) {
+  // `before`: taken of the weights that the optimizer finds.
+  const auto follow = [&](double weight, bool before) {
+    double average = 0.4;
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      At("Module.teacher.w.L.forward.0.parameters.w", i) = {true, 1, average, 1,
+                                                            -1};
+      const RankCell& newest = At(absl::StrCat(before ? "Parameter" : "Update",
+                                               ".net.w.w.0.debug.param"),
+                                  i);
+      average += weight * (newest.mean - average);
+    }
+  };
+  for (size_t i = 0; i < kDataSteps; ++i) {
+    Set("Parameter.net.w.w.0.debug.grad", i, 1);
+    Set("Parameter.net.w.w.0.debug.param", i, 3 + std::sin(i));
+    Set("Update.net.w.w.0.debug.param", i, 3 + std::sin(i + 1));
+    Set("Update.net.w.w.0.debug.update", i, 1);
+  }
+  for (const bool before : {false, true}) {
+    for (const double sound : {0.001, 0.1, 0.5, 1.}) {
+      follow(sound, before);
+      EXPECT_THAT(Find("average-inverted"), IsEmpty()) << sound;
+    }
+    for (const double wrong : {0.99, 0.999, -0.01}) {
+      follow(wrong, before);
+      const auto found = Find("average-inverted");
+      ASSERT_THAT(found, SizeIs(1)) << wrong;
+      EXPECT_FALSE(found[0].exact);
+      EXPECT_THAT(found[0].what, HasSubstr("of the weights of net.w.w"));
+      EXPECT_THAT(found[0].what,
+                  HasSubstr(wrong < 0 ? "moves away" : "nearly a copy"));
+    }
+  }
+}
+
+TEST_F(DataRulesTest, ObjectivesThatCannotBeLearned) {
+  Training("loss", 1, 2);
+  const auto range = [&](double apart, double classes) {
+    Training("logits_range.0", 1, apart);
+    Training("logits_range.1", 1, classes);
+    return Find("logits-bounded");
+  };
+  // No bound, a temperature of 0.5, two classes behind a tanh.
+  EXPECT_THAT(range(0, 10), IsEmpty());
+  EXPECT_THAT(range(4, 4096), IsEmpty());
+  EXPECT_THAT(range(2, 2), IsEmpty());
+  EXPECT_THAT(range(2, 16), SizeIs(1));
+  const auto found = range(1, 10);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("cannot fall below 1.46"));
+  for (const auto& [rule, value] :
+       {std::pair("pair-targets", "pair_targets"),
+        std::pair("likelihood-minimised", "minimised_likelihood")}) {
+    Training(value, 1, 0);
+    EXPECT_THAT(Find(rule), IsEmpty());
+    Training(value, 1, 1);
+    ASSERT_THAT(Find(rule), SizeIs(1));
+    EXPECT_FALSE(Find(rule)[0].exact);
+  }
+  Training("loss_of_probabilities", 1, 7);
+  ASSERT_THAT(Find("loss-of-probabilities"), SizeIs(1));
+  EXPECT_FALSE(Find("loss-of-probabilities")[0].exact);
+  EXPECT_THAT(Find("loss-of-probabilities")[0].what,
+              HasSubstr("several classes of a sample"));
+  for (const auto& [name, first] :
+       {std::pair("pooled_over_batch", 1.), std::pair("mixed_views", 5.)}) {
+    Training(absl::StrCat(name, ".0"), 1, first);
+    Training(absl::StrCat(name, ".1"), 1, 8);
+  }
+  ASSERT_THAT(Find("softmax-dimension"), SizeIs(1));
+  EXPECT_FALSE(Find("softmax-dimension")[0].exact);
+  ASSERT_THAT(Find("view-mixes"), SizeIs(1));
+  EXPECT_TRUE(Find("view-mixes")[0].exact);
+  EXPECT_THAT(Find("view-mixes")[0].what, HasSubstr("places and classes mix"));
+}
+
+TEST_F(DataRulesTest, ClippingThatDoesNothing) {
+  // Misplaced, repeated and all clippings of a step.
+  const auto clip = [&](double misplaced, double repeated, double all) {
+    for (size_t i = 0; i < 6; ++i) {
+      Training("clips.0", i, i == 0 ? 0 : misplaced);
+      Training("clips.1", i, repeated);
+      Training("clips.2", i, all);
+    }
+    return Find("clip-misplaced");
+  };
+  EXPECT_THAT(clip(0, 0, 1), IsEmpty());
+  // One of two models.
+  EXPECT_THAT(clip(1, 0, 2), IsEmpty());
+  auto found = clip(1, 0, 1);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in 5 of 6 steps"));
+  EXPECT_THAT(found[0].what, HasSubstr("no effect"));
+  found = clip(0, 3, 4);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("after each micro batch"));
+  // Steps that a scaler leaves out, now and then.
+  Training("clips.1", 2, 0);
+  Training("clips.1", 3, 0);
+  EXPECT_THAT(Find("clip-misplaced"), IsEmpty());
+}
+
+TEST_F(DataRulesTest, AnOptimizerThatIsMadeInTheLoop) {
+  const auto step = [&](double fresh, double all) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      Training("fresh_optimizers.0", i, i == 0 ? all : fresh);
+      Training("fresh_optimizers.1", i, all);
+    }
+    return Find("optimizer-anew");
+  };
+  EXPECT_THAT(step(0, 1), IsEmpty());
+  EXPECT_THAT(step(1, 2), IsEmpty());
+  const auto found = step(1, 1);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  // Made again once.
+  Training("fresh_optimizers.0", 7, 0);
+  EXPECT_THAT(Find("optimizer-anew"), IsEmpty());
+}
+
+TEST_F(DataRulesTest, PositionsAlongTheBatch) {
+  // Of three features in two steps; a dropout hides one of the first step.
+  const auto apart = [&](double first, double second) {
+    for (size_t k = 0; k < 4; ++k) {
+      const std::string name = absl::StrCat("positions_of_batch.", k);
+      const double x = 0.1 * static_cast<double>(k + 1);
+      Training(name, 0, k == 3 ? 0 : x * first);
+      Training(name, 1, x * second);
+      Training(name, 2, 0);
+    }
+    return Find("positions-along-batch");
+  };
+  EXPECT_THAT(apart(0, 0), IsEmpty());
+  EXPECT_THAT(apart(0, 1), IsEmpty());
+  // What each sample is told besides.
+  EXPECT_THAT(apart(1, 1.1), IsEmpty());
+  const auto found = apart(1, 1);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
+TEST_F(DataRulesTest, ALossThatDivergesIsNoGradientThatIsNotZeroed) {
+  // Gradients grow, each a little more than the one before.
+  for (size_t i = 0; i < kDataSteps; ++i) {
+    const double x = 1 + static_cast<double>(i);
+    for (const char* const name : {"a", "b", "c"}) {
+      Set(absl::StrCat("Module.", name, ".L.parameters_grad.0.w"), i, x);
+      Set(absl::StrCat("Parameter.", name, ".w.0.debug.grad"), i, x);
+    }
+  }
+  ASSERT_THAT(Find("gradients-not-zeroed"), SizeIs(1));
+  // 32 rows arrive in each step: the gradient holds one backward.
+  const auto arrive = [&](double more) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      const double x = 1 + static_cast<double>(i);
+      Set("Module.a.L.parameters_grad.0.bias", i, x);
+      At("Module.a.L.backward.0.input.0", i) = {true, x, x / 256 + more * x * x,
+                                                x / 32, -x};
+    }
+  };
+  arrive(1e-4);
+  EXPECT_THAT(Find("gradients-not-zeroed"), SizeIs(1));
+  arrive(0);
+  EXPECT_THAT(Find("gradients-not-zeroed"), IsEmpty());
+}
+
 TEST_F(DataRulesTest, ALossThatStaysWhileWeightsMove) {
   const auto lose = [&](double loss, double change) {
     for (size_t i = 0; i < kDataSteps; ++i)
@@ -191,6 +415,39 @@ TEST_F(DataRulesTest, AnEvaluationInTrainingMode) {
   EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
   evaluate(4, "Module.bn.BatchNorm2d", "parameters.bias", 0);
   EXPECT_THAT(Find("evaluation-in-training"), SizeIs(1));
+}
+
+TEST_F(DataRulesTest, ATeacherInTrainingMode) {
+  const std::string dropout = "Module.teacher.2.Dropout";
+  const auto teach = [&](double out, double weight) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      const auto step = static_cast<double>(i);
+      At(absl::StrCat(dropout, ".forward.0.input.0"), i) = {true, 3 + step, 0.2,
+                                                            1, -1};
+      At(absl::StrCat(dropout, ".forward.0.output.0"), i) = {
+          true, 3 + step + 10 * out, 0.2 + out, 1, -1};
+      At("Module.teacher.0.Linear.forward.0.parameters.weight", i) = {
+          true, 1 + weight * step, 0.1, 1, -1};
+      At("Module.teacher.Net.forward.0.output.0", i) = {true, 7 + step, 0.5, 1,
+                                                        -1};
+    }
+    return Find("evaluation-in-training");
+  };
+  EXPECT_THAT(teach(0, 0), IsEmpty());
+  // An average of the student, with its noise.
+  EXPECT_THAT(teach(0.01, 0.1), IsEmpty());
+  const auto found = teach(0.01, 0);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in 16 of 16 steps a model whose"));
+  // A frozen backbone, whose output a head takes.
+  At("Module.head.Linear.forward.0.input.0", 0) = {true, 7, 0.5, 1, -1};
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
+  At("Module.head.Linear.forward.0.input.0", 0).norm = 8;
+  EXPECT_THAT(Find("evaluation-in-training"), SizeIs(1));
+  // A part of one model.
+  At("Module.Net.forward.0.output.0", 0) = {true, 1, 0.5, 1, -1};
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
 }
 
 TEST_F(DataRulesTest, ALossWithoutTheFactorOfTheScaler) {

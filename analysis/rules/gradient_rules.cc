@@ -188,7 +188,9 @@ class GradientsNotZeroed : public RankRule {
     return "that of micro-batches-lost";
   }
   absl::string_view twin() const override {
-    return "one batch in every step, whose gradients are alike and do not grow";
+    return "one batch in every step, whose gradients are alike and do not "
+           "grow; "
+           "a loss that diverges, whose biases have gradients of one backward";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool NeedsEachStep() const override { return true; }
@@ -278,7 +280,7 @@ class GradientsNotZeroed : public RankRule {
     const std::vector<double> late(
         apart.begin() + static_cast<int64_t>(apart.size() / 2), apart.end());
     if (MedianOf(late) > kAlike || grew * 10 < (sizes.size() - 1) * 8 ||
-        sizes.back() < 9 * sizes.front())
+        sizes.back() < 9 * sizes.front() || AreOfOneBackward(rank, gradients))
       return std::nullopt;
     RankFinding finding;
     finding.step = input.steps[1];

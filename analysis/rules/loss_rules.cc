@@ -91,7 +91,7 @@ class LossOfProbabilities : public RankRule {
         RankFinding finding;
         finding.step = input.steps[i];
         finding.name = "Training.0.debug.loss_of_probabilities";
-        finding.exact = found[0] != kCut;
+        finding.exact = found[0] != kCut && found[0] < kSeveral;
         finding.what = WhatOf(found[0]);
         return {finding};
       }
@@ -102,7 +102,8 @@ class LossOfProbabilities : public RankRule {
  private:
   // As the agent writes it; 2 is that of logits.
   static constexpr double kOfLogarithms = 1, kOfAnother = 3, kCut = 4,
-                          kNoLogarithms = 5, kOneClass = 6;
+                          kNoLogarithms = 5, kOneClass = 6, kSeveral = 7,
+                          kOfDivergence = 8;
 
   static const char* WhatOf(double kind) {
     if (kind == kOfLogarithms)
@@ -119,6 +120,14 @@ class LossOfProbabilities : public RankRule {
     if (kind == kOneClass)
       return "the loss takes a softmax over one class, which is 1 whatever the "
              "model computes: a sigmoid is meant, or another dimension";
+    if (kind == kOfDivergence)
+      return "a distribution is multiplied by what a layer makes, as kl_div "
+             "does "
+             "with logarithms of probabilities: log_softmax is missing";
+    if (kind == kSeveral)
+      return "the targets of the cross entropy are 1 for several classes of a "
+             "sample and are no probabilities: for labels that exclude no "
+             "other, binary_cross_entropy_with_logits is meant";
     if (kind == kCut)
       return "the loss expects logits of both signs and takes what a ReLU "
              "leaves: a class cannot be said to be less likely than 0 says";

@@ -174,7 +174,8 @@ class EvaluationInTraining : public RankRule {
   absl::string_view twin() const override {
     return "model.eval() around an evaluation; calls without gradients in half "
            "of the steps or more, as those of a generator or of recomputed "
-           "blocks; samples on purpose: worth a look, no fault";
+           "blocks, unless the model's weights stay and no trained module "
+           "takes what it makes; samples on purpose: worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -186,8 +187,10 @@ class EvaluationInTraining : public RankRule {
     for (const RankSeries& rank : input.ranks) {
       for (const std::string& module : SwitchesOf(rank)) {
         const Calls calls = CallsOf(input, rank, module);
-        if (calls.trained < kLeast || calls.without == 0 ||
-            2 * calls.steps >= calls.trained)
+        const bool is_teacher = calls.trained == 0 && calls.steps >= kLeast &&
+                                IsDropout(module) && IsFixed(rank, module);
+        if (!is_teacher && (calls.trained < kLeast || calls.without == 0 ||
+                            2 * calls.steps >= calls.trained))
           continue;
         Judge();
         if (calls.active < calls.without || calls.without < 2) continue;
@@ -196,14 +199,25 @@ class EvaluationInTraining : public RankRule {
         if (input.ranks.size() > 1) finding.rank = rank.rank;
         finding.name = absl::StrCat(module, ".forward.0.output.0");
         finding.exact = false;
-        finding.what = absl::StrCat(
-            "in ", calls.steps, " of ", input.steps.size(),
-            " steps the model is called ", calls.without,
-            " times without gradients, and is in training mode in each: ",
-            IsDropout(module) ? "a dropout drops numbers"
-                              : "a BatchNorm uses the statistics of that batch "
-                                "and keeps them",
-            ". model.eval() is missing before an evaluation, or this is meant");
+        const std::string where = absl::StrCat("in ", calls.steps, " of ",
+                                               input.steps.size(), " steps ");
+        finding.what =
+            is_teacher
+                ? absl::StrCat(where,
+                               "a model whose weights stay is called without "
+                               "gradients, and a dropout drops numbers in each "
+                               "call: eval() of the teacher or reference is "
+                               "missing, or this is meant")
+                : absl::StrCat(
+                      where, "the model is called ", calls.without,
+                      " times without gradients, and is in training mode in "
+                      "each: ",
+                      IsDropout(module)
+                          ? "a dropout drops numbers"
+                          : "a BatchNorm uses the statistics of that batch and "
+                            "keeps them",
+                      ". model.eval() is missing before an evaluation, or this "
+                      "is meant");
         return {finding};
       }
     }
@@ -221,6 +235,73 @@ class EvaluationInTraining : public RankRule {
     size_t first = 0;
   };
 
+  // "teacher" of "Module.teacher.2.Dropout": the outermost module around it that
+  // is called. "": it is the whole model.
+  static std::string RootOf(const RankSeries& rank, const std::string& module) {
+    const std::string path = module.substr(7, module.rfind('.') - 7);
+    for (size_t dot = path.find('.'); dot != std::string::npos;
+         dot = path.find('.', dot + 1)) {
+      const std::string root = path.substr(0, dot);
+      for (auto it =
+               rank.values.lower_bound(absl::StrCat("Module.", root, "."));
+           it != rank.values.end() &&
+           absl::StartsWith(it->first, absl::StrCat("Module.", root, "."));
+           ++it) {
+        // "Module.{root}.{Class}.forward.0.output.0"
+        const absl::string_view rest =
+            absl::string_view(it->first).substr(root.size() + 8);
+        if (rest.substr(std::min(rest.find('.'), rest.size())) ==
+            ".forward.0.output.0")
+          return root;
+      }
+    }
+    return "";
+  }
+  // Whether the model around a module is a part of its own that no step changes,
+  // and whose output no trained module takes: a frozen backbone's are.
+  static bool IsFixed(const RankSeries& rank, const std::string& module) {
+    const std::string root = RootOf(rank, module);
+    if (root.empty()) return false;
+    const std::string prefix = absl::StrCat("Module.", root, ".");
+    bool has_weights = false;
+    std::vector<const std::vector<RankCell>*> made, taken;
+    for (const auto& [name, cells] : rank.values) {
+      const bool is_of_root = absl::StartsWith(name, prefix);
+      if (is_of_root && absl::StrContains(name, ".backward.")) return false;
+      if (is_of_root && absl::StrContains(name, ".parameters.")) {
+        has_weights = true;
+        if (!AreOneValue(cells)) return false;
+      }
+      // A module of another name that encloses all, as of one model.
+      if (IsOfWholeModel(name)) return false;
+      if (!absl::StrContains(name, ".forward.")) continue;
+      if (is_of_root && absl::EndsWith(name, ".output.0"))
+        made.push_back(&cells);
+      if (!is_of_root && absl::EndsWith(name, ".input.0"))
+        taken.push_back(&cells);
+    }
+    return has_weights &&
+           std::none_of(made.begin(), made.end(), [&](const auto* one) {
+             return std::any_of(taken.begin(), taken.end(),
+                                [&](const auto* other) {
+                                  return one->front().is_there &&
+                                         AreEqual(one->front(), other->front());
+                                });
+           });
+  }
+  // "Module.Net.forward.0.output.0"
+  static bool IsOfWholeModel(absl::string_view name) {
+    constexpr absl::string_view kMade = ".forward.0.output.0";
+    return absl::StartsWith(name, "Module.") && absl::EndsWith(name, kMade) &&
+           !absl::StrContains(name.substr(7, name.size() - kMade.size() - 7),
+                              '.');
+  }
+  static bool AreOneValue(const std::vector<RankCell>& cells) {
+    const auto begin = std::find_if(cells.begin(), cells.end(), IsFinite);
+    return std::all_of(begin, cells.end(), [&](const RankCell& cell) {
+      return !cell.is_there || AreEqual(cell, *begin);
+    });
+  }
   static bool IsDropout(absl::string_view module) {
     return absl::StrContains(module.substr(module.rfind('.') + 1), "Dropout");
   }

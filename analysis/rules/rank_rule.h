@@ -93,11 +93,13 @@ void AddWeightRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddAverageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddDataRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddObjectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
@@ -114,6 +116,12 @@ struct OwnGradient {
 std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
 // Returns the gradient of the last micro batch of a step (an index), or null.
 const RankCell* LastMicro(const OwnGradient& own, size_t step);
+
+// Whether a bias shows that gradients hold one backward alone: its gradient is
+// the sum of what arrives at its layer, so that the quotient of their means, the
+// number of rows, is the same in each step. False if no bias shows it.
+bool AreOfOneBackward(const RankSeries& rank,
+                      const std::vector<OwnGradient>& gradients);
 
 // Returns false if the backwards of a step belong to several losses: some
 // parameters have fewer backwards than others, or one loss is always larger.

@@ -104,6 +104,39 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank) {
   return out;
 }
 
+bool AreOfOneBackward(const RankSeries& rank,
+                      const std::vector<OwnGradient>& gradients) {
+  constexpr absl::string_view kBias = ".bias", kArrives = ".backward.0.input.0";
+  constexpr size_t kLeast = 5;        // steps
+  constexpr double kRounding = 1e-3;  // of the quotient, and of a mean
+  for (const OwnGradient& own : gradients) {
+    absl::string_view path = own.parameter;
+    if (own.micro.size() != 1 || !absl::ConsumeSuffix(&path, kBias)) continue;
+    const std::string module = absl::StrCat("Module.", path, ".");
+    for (auto it = rank.values.lower_bound(module);
+         it != rank.values.end() && absl::StartsWith(it->first, module); ++it) {
+      // "Module.{path}.{Class}.backward.0.input.0"
+      const absl::string_view rest =
+          absl::string_view(it->first).substr(module.size());
+      if (rest.substr(rest.find('.')) != kArrives) continue;
+      std::vector<double> rows;
+      for (size_t i = 0; i < it->second.size(); ++i) {
+        const RankCell &arrives = it->second[i], &left = (*own.micro[0])[i];
+        if (IsFinite(arrives) && IsFinite(left) &&
+            std::fabs(arrives.mean) > kRounding * LargestOf(arrives))
+          rows.push_back(left.mean / arrives.mean);
+      }
+      if (rows.size() < kLeast) continue;
+      const double usual = MedianOf(rows);
+      if (std::all_of(rows.begin(), rows.end(), [&](double one) {
+            return std::fabs(one - usual) <= kRounding * std::fabs(usual);
+          }))
+        return true;
+    }
+  }
+  return false;
+}
+
 const RankCell* LastMicro(const OwnGradient& own, size_t step) {
   const RankCell* last = nullptr;
   for (const auto* const micro : own.micro) {
@@ -262,10 +295,12 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddLossRules(&rules);
   AddScheduleRules(&rules);
   AddShapeRules(&rules);
+  AddObjectiveRules(&rules);
   AddBatchRules(&rules);
   AddDataRules(&rules);
   AddAttentionRules(&rules);
   AddModeRules(&rules);
+  AddAverageRules(&rules);
   AddBlockRules(&rules);
   AddResidualRules(&rules);
   return rules;

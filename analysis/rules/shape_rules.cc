@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/rules/shape_rule.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -17,37 +18,6 @@ constexpr char kPadding[] = "an Embedding with a padding_idx";
 std::string Percent(double share) {
   return absl::StrCat(std::round(share * 1000) / 10, " %");
 }
-
-// The first recorded value that shows the fault is the finding. The agent
-// records these values in the first steps; the first number says how the fault
-// is known.
-class ShapeRule : public RankRule {
- public:
-  absl::string_view needs() const override { return "training"; }
-  absl::string_view cost() const override {
-    return "in three steps a reading of the graph of each loss";
-  }
-  size_t LeastSteps() const override { return 1; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "loss");
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankSeries& rank : input.ranks) {
-      for (size_t i = 0; i < input.steps.size(); ++i) {
-        std::optional<RankFinding> found = LookAt(rank, i);
-        if (!found.has_value()) continue;
-        found->step = input.steps[i];
-        return {*std::move(found)};
-      }
-    }
-    return {};
-  }
-
- private:
-  // Null where nothing is found; judges where there is something to compare.
-  virtual std::optional<RankFinding> LookAt(const RankSeries& rank,
-                                            size_t step) const = 0;
-};
 
 // [N, 1] and [N] make [N, N]: each prediction is compared with each target.
 class LossBroadcast : public ShapeRule {
@@ -133,7 +103,9 @@ class SequenceDimension : public ShapeRule {
 class PaddingInLoss : public ShapeRule {
  public:
   absl::string_view name() const override { return "padding-in-loss"; }
-  absl::string_view subject() const override { return kPadding; }
+  absl::string_view subject() const override {
+    return "a cross entropy of tokens";
+  }
   absl::string_view twin() const override {
     return "ignore_index, a mask, weights of classes; one token of the padding "
            "between texts; padding that is learned on purpose: worth a look, "
@@ -152,9 +124,10 @@ class PaddingInLoss : public ShapeRule {
     finding.exact = false;
     finding.what = absl::StrCat(
         Percent(found[0]),
-        " of the targets of the cross entropy are at positions whose input is "
-        "the embedding's padding_idx, and count in the loss: ignore_index, or "
-        "-100 in the targets, leaves them out");
+        " of the targets of the cross entropy are at positions of padding (the "
+        "embedding's padding_idx, or one token that only fills the ends of "
+        "rows), and count in the loss: ignore_index, or -100 in the targets, "
+        "leaves them out");
     return finding;
   }
 
@@ -214,7 +187,7 @@ class ViewMixes : public ShapeRule {
                                     size_t step) const override {
     if (TrainingAt(rank, "sequence_dims", step).size() == 3) Judge();
     const std::vector<double> found = TrainingAt(rank, "mixed_views", step);
-    if (found.size() != 2 || found[0] < kResult || found[0] > kStates)
+    if (found.size() != 2 || found[0] < kResult || found[0] > kClasses)
       return std::nullopt;
     Judge();
     RankFinding finding;
@@ -233,15 +206,19 @@ class ViewMixes : public ShapeRule {
         : found[0] == kHeads
             ? "an attention takes [batch, positions, heads, features] and "
               "works over the heads of one position"
-            : "what a recurrent layer ends with, [layers, batch, features], is "
-              "viewed as [batch, layers * features]: samples of a batch mix",
+        : found[0] == kStates
+            ? "what a recurrent layer ends with, [layers, batch, features], is "
+              "viewed as [batch, layers * features]: samples of a batch mix"
+            : "the logits of a cross entropy, [batch, classes, places], are "
+              "viewed as [batch * places, classes]: places and classes mix",
         ". transpose() is missing: view() and reshape() exchange no "
         "dimensions");
     return finding;
   }
 
   // As the agent writes it.
-  static constexpr double kResult = 1, kValues = 2, kHeads = 3, kStates = 4;
+  static constexpr double kResult = 1, kValues = 2, kHeads = 3, kStates = 4,
+                          kClasses = 5;
 };
 
 // No weights make a sigmoid 1.2.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -77,6 +78,7 @@ class Scanner {
       FindNoMore(value);
     }
     FindNotAlike();
+    DropMovesWithoutEffect();
     return Collect();
   }
 
@@ -155,19 +157,63 @@ class Scanner {
                        });
   }
 
+  // An average of gradients that are 0 in some steps, as those of an expert,
+  // falls in these and jumps in the others, and so do its updates.
+  bool IsOfSparseGradients(absl::string_view name) const {
+    if (!IsStateOfOptimizer(name) && !absl::StartsWith(name, "Update."))
+      return false;
+    const std::vector<ScanCell>* const gradient =
+        OfParameter(name, "Parameter", "grad");
+    return gradient != nullptr &&
+           std::any_of(gradient->begin(), gradient->end(),
+                       [](const ScanCell& cell) {
+                         return cell.count > 0 && cell.smallest == 0;
+                       });
+  }
+
+  // The numbers of a course so far. Values fall fast in the first steps of a
+  // training, few numbers do not show how far they vary, and a batch may be
+  // trained on several times: their trend does not predict the next ones.
+  struct Range {
+    size_t few;     // steps, in which an earlier number may come again
+    double margin;  // the factor by which a number may be beyond them
+    size_t known = 0;
+    double lowest = HUGE_VAL, highest = 0;
+    ScanCell last = {};
+
+    bool Holds(const ScanCell& cell) const {
+      return (known < few && IsNear(cell, lowest, highest)) ||
+             IsNear(cell, last.smallest, last.largest);
+    }
+    bool IsNear(const ScanCell& cell, double low, double high) const {
+      return cell.largest <= margin * high && cell.smallest * margin >= low;
+    }
+    void Add(const ScanCell& cell) {
+      ++known;
+      lowest = std::min(lowest, cell.smallest);
+      highest = std::max(highest, cell.largest);
+      last = cell;
+    }
+  };
+
+  bool IsWithoutCourse(size_t value) const {
+    const std::string& name = input_.values[value].name;
+    return HasNoCourse(name) || IsRatioToOneNumber(name) ||
+           IsRoundingOfGradients(value) || IsOfSparseGradients(name);
+  }
+
   void FindMoves(size_t value) {
     const std::string& name = input_.values[value].name;
-    if (HasNoCourse(name) || IsRatioToOneNumber(name) ||
-        IsRoundingOfGradients(value))
-      return;
+    if (IsWithoutCourse(value)) return;
     CourseLimits limits(options_, name);
     CourseLimits spread_limits = limits;
     spread_limits.only_up = false;
     limits.passes_zero = input_.values[value].passes_zero;
     const std::vector<ScanCell>& cells = Cells(value);
     Course course, spread;
-    size_t quiet_until = 0, known = 0;
-    double lowest = HUGE_VAL, highest = 0;
+    size_t quiet_until = 0;
+    Range range{options_.least * kFewSteps,
+                std::exp(limits.least_distance / 2)};
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];
       if (!IsFinite(cell)) continue;
@@ -176,13 +222,9 @@ class Scanner {
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
         // If only one rank moves, either the smallest or the largest value
-        // stays. Values fall fast in the first steps of a training, so that
-        // their trend does not predict the next ones.
-        const bool was_there = known < kFewSteps * options_.least &&
-                               cell.largest <= highest &&
-                               cell.smallest >= lowest;
+        // stays.
         const bool all =
-            !was_there && course.IsMove(cell.largest, limits) &&
+            !range.Holds(cell) && course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
         // The value of a single rank may also pass through 0.
         const bool one =
@@ -202,9 +244,7 @@ class Scanner {
           continue;  // not added to the usual range
         }
       }
-      ++known;
-      lowest = std::min(lowest, cell.smallest);
-      highest = std::max(highest, cell.largest);
+      range.Add(cell);
       course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest),
                  options_.window);
       spread.Add(apart, options_.window);
@@ -436,6 +476,28 @@ class Scanner {
             cell.smallest);
       }
     }
+  }
+
+  // Gradients of activations that move while no other value does, although
+  // those of parameters are recorded, have no effect: the row of a zero vector
+  // behind a normalization, of a token that is not trained.
+  void DropMovesWithoutEffect() {
+    const auto of_activations = [](absl::string_view name) {
+      return absl::StartsWith(name, "Module.") &&
+             absl::StrContains(name, ".backward.");
+    };
+    if (largest_gradients_.empty()) return;
+    std::set<size_t> with_effect;
+    for (const auto& [column, finding] : found_) {
+      if (!of_activations(finding.name)) with_effect.insert(column);
+    }
+    found_.erase(std::remove_if(found_.begin(), found_.end(),
+                                [&](const auto& one) {
+                                  return one.second.kind == ScanKind::kMove &&
+                                         of_activations(one.second.name) &&
+                                         !with_effect.contains(one.first);
+                                }),
+                 found_.end());
   }
 
   // A fault of one layer changes all layers after it, but the layer itself

@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr size_t kSteps = 60;
@@ -325,6 +327,60 @@ TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
   // A program that clips its weights in each step changes them on purpose.
   for (ScanCell& cell : input_.values.back().cells) cell = Of(9, 9);
   EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(ScanTest, FewStepsDoNotShowHowFarAValueVaries) {
+  const auto steps = [&](double last) {
+    // The bias of a norm, of a sound program, in its first steps.
+    const std::vector<double> norms = {36.6, 25, 64.1, 25.8, 23.7, 23.3, 25.4};
+    for (size_t i = 0; i < kSteps; ++i) {
+      const double norm = i < norms.size()    ? norms[i]
+                          : i == norms.size() ? last
+                                              : 30;
+      At(3, i) = Of(norm, norm);
+    }
+  };
+  steps(120);
+  EXPECT_THAT(Find(), IsEmpty());
+  steps(200);
+  One(ScanKind::kMove);
+}
+
+TEST_F(ScanTest, ABatchThatIsTrainedOnFourTimes) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    constexpr double kOfBatches[] = {0.10, 0.046, 0.158, 0.037, 0.12, 0.08};
+    const double norm = kOfBatches[i / 4 % 6] * (1 + 0.002 * (i % 4));
+    At(3, i) = Of(norm, norm);
+  }
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(ScanTest, AnAverageOfGradientsThatAreSometimesZeroJumps) {
+  double average = 1;
+  const auto jump = [&](double gradient) {
+    for (size_t i = 0; i < kSteps; ++i) {
+      const bool comes = i % 15 == 14;
+      At(2, i) = comes ? Of(1, 1) : Of(gradient, gradient);
+      average = comes ? 1 : 0.9 * average;
+      At(6, i) = At(7, i) = Of(average, average);
+    }
+  };
+  jump(1);
+  EXPECT_THAT(Find(), Not(IsEmpty()));
+  jump(0);
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(ScanTest, AGradientOfActivationsThatMovesAlone) {
+  input_.values[0].name = "Module.norm.Rms.backward.0.output.0";
+  At(0) = Of(50, 50);
+  EXPECT_THAT(Find(), IsEmpty());
+  // With what is trained, or where nothing of it is recorded.
+  At(3) = Of(50, 50);
+  EXPECT_THAT(Find(), SizeIs(1));
+  At(3) = At(3, kFault - 1);
+  input_.values.resize(2);
+  EXPECT_THAT(Find(), SizeIs(1));
 }
 
 TEST_F(ScanTest, WhatVanishes) {

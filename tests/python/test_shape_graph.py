@@ -173,7 +173,7 @@ def test_three_steps_of_a_training_have_them():
     assert [[one.item() for one in step.get("loss_broadcast", [])] for step in taken] == [[1, N]] * 3 + [[]]
 
 
-@pytest.mark.parametrize("ignored, padding, share", [(0, 0, 0), (-100, 0, 4 / 18), (-100, None, None)])
+@pytest.mark.parametrize("ignored, padding, share", [(0, 0, 0), (-100, 0, 4 / 18), (-100, None, 5 / 18)])
 def test_padding_in_a_loss(ignored, padding, share):
     tokens = torch.randint(1, 9, (3, 6))
     tokens[0, 2:] = 0
@@ -185,7 +185,7 @@ def test_padding_in_a_loss(ignored, padding, share):
     targets.note(loss)
     loss.backward()
     found = targets.take().get("loss_padding")
-    assert (None if found is None else [one.item() for one in found]) == (None if share is None else [pytest.approx(share)])
+    assert (None if found is None else [one.item() for one in found]) == [pytest.approx(share)]
 
 
 def test_padding_on_the_left_predicts_the_first_token():

@@ -43,8 +43,8 @@ def cases_of(file: str) -> dict[str, tuple[int, str]]:
     return cases
 
 
-MISTAKES = cases_of("mistakes.py")
-MECHANISMS = cases_of("mechanisms.py") | MISTAKES
+PROGRAMS = {name: file for file in ("mechanisms.py", "mistakes.py", "objectives.py") for name in cases_of(file)}
+MECHANISMS = {name: case for file in dict.fromkeys(PROGRAMS.values()) for name, case in cases_of(file).items()}
 EXPECTED |= {name: expected for name, (_, expected) in MECHANISMS.items()}
 RANKS |= {name: ranks for name, (ranks, _) in MECHANISMS.items()}
 
@@ -66,7 +66,7 @@ class Setup(NamedTuple):
 
 def program_of(name: str) -> Path:
     if name in MECHANISMS:
-        return HERE / ("mistakes.py" if name in MISTAKES else "mechanisms.py")
+        return HERE / PROGRAMS[name]
     return HERE / "hunt.py" if name.startswith("hunt") else next(HERE.glob(f"{name}_*.py"))
 
 

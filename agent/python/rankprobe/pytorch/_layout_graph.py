@@ -18,15 +18,19 @@ _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
 # Nodes that may be between the view of a projection and the attention, and do not move positions.
 _BETWEEN = ("CloneBackward0", "ToCopyBackward0", "ExpandBackward0", "NativeDropoutBackward0")
 _MOST_BETWEEN = 6
-HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES = 1, 2, 3, 4
+HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES, CLASSES = 1, 2, 3, 4, 5
 _SDPA = "ScaledDotProduct"
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
+# Layers and what they keep of what they take, with the most that are examined; positions and features of a sample.
+_TAKEN = {"AddmmBackward0": "mat1", "MmBackward0": "self", "NativeLayerNormBackward0": "input", "FusedRmsNormBackward0": "input"}
+_MOST_LAYERS, _PLACES, _FEATURES = 24, 128, 8
 
 
 def mixed_views(nodes: Iterable[Any]) -> list[Any]:
     """Returns how a view mixes dimensions, and the number of such views; [] if there are none. HEADS_OF_RESULT: heads of an attention's
     result become positions; HEADS_OF_VALUES: positions become heads before an attention; HEADS_FOR_PLACES: the attention is over the
-    heads; STATES: final states of a recurrent layer are mixed into rows of the batch."""
+    heads; STATES: final states of a recurrent layer are mixed into rows of the batch; CLASSES: pixels become classes of a cross
+    entropy."""
     found: dict[int, int] = {}
     for node in nodes:
         kind = _kind_of(node)
@@ -39,6 +43,8 @@ def mixed_views(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _kind_of(node: Any) -> int:
+    if node.name() == "NllLossBackward0":
+        return _kind_of_logits(next_of(next_of(node)))
     if node.name() in _VIEWS:
         given = tuple(getattr(node, "_saved_self_sym_sizes", ())) or shape_of(next_of(node))
         return _kind_of_view(node, given, shape_of(node))
@@ -61,6 +67,17 @@ def _kind_of_view(node: Any, given: tuple[int, ...], made: tuple[int, ...]) -> i
     while before is not None and before.name() in ("CloneBackward0", "ToCopyBackward0"):
         before = next_of(before)
     return HEADS_OF_RESULT if before is not None and attends(before, given[2]) else 0
+
+
+def _kind_of_logits(view: Any) -> int:
+    """Returns CLASSES for [batch, classes, places ..] that are viewed as [batch * places, classes]."""
+    if view is None or view.name() not in _VIEWS:
+        return 0
+    given, made, before = tuple(getattr(view, "_saved_self_sym_sizes", ())), shape_of(view), next_of(view)
+    if len(given) < 3 or len(made) != 2 or given[1] != made[1] or given[-1] == made[1] or made[1] < 2:
+        return 0
+    # Otherwise the last dimension may hold several samples on purpose.
+    return CLASSES if given[-1] % made[1] or (before is not None and before.name() == "ConvolutionBackward0") else 0
 
 
 def _stacks(node: Any) -> bool:
@@ -118,6 +135,44 @@ def padding_attended(nodes: Iterable[Any]) -> list[Any]:
     return [torch.stack(shares).max(), torch.tensor(float(len(shares)), dtype=torch.float64)]
 
 
+def positions_of_batch(nodes: Iterable[Any]) -> list[Any]:
+    """Returns the differences between the first two samples of a batch in what the first layer takes of a token, for some features; 0 if
+    a dropout hides one. Only if they are the same for several tokens at several positions, as of positions that are counted along the
+    batch. Returns [] if they are not, or no layer takes tokens."""
+    all_nodes = list(nodes)
+    shown: list[torch.Tensor] = []
+    for embedding in all_nodes:
+        tokens = saved(embedding, "indices") if embedding.name() == "EmbeddingBackward0" else None
+        if tokens is None or tokens.dim() != 2 or min(tokens.shape) < 2 or len(shown) >= _MOST_LAYERS:
+            continue
+        # The layers next to the embedding are the last.
+        for node in all_nodes[::-1]:
+            taken = saved(node, _TAKEN[node.name()]) if node.name() in _TAKEN and len(shown) < _MOST_LAYERS else None
+            if type(taken) is torch.Tensor and taken.dim() > 1 and taken.device == tokens.device and taken.numel() == tokens.numel() * taken.shape[-1]:
+                rows = taken.detach()[..., :_FEATURES].double()
+                shown.append(_apart(tokens, rows.reshape(*tokens.shape, -1)))
+                shown.append(_apart(tokens, rows.reshape(*tokens.shape[::-1], -1).transpose(0, 1)))
+    if not shown:
+        return []
+    # Layers that are no first ones show nothing; several first ones take the same.
+    return list(torch.stack(shown).abs().amax(0).unbind())
+
+
+def _apart(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Returns the differences of positions_of_batch() for rows of features [samples, positions, features], or zeros."""
+    one, other = rows[0, :_PLACES, None], rows[1, None, :_PLACES]
+    places = torch.arange(one.shape[0], device=tokens.device)
+    is_pair = (tokens[0, :_PLACES, None] == tokens[1, None, :_PLACES]) & (places[:, None] != places)
+    counted = is_pair[..., None] & (one != 0) & (other != 0)
+    apart = (one - other) * counted
+    number = counted.sum((0, 1))
+    mean = apart.sum((0, 1)) / number.clamp(min=1)
+    size = (one.abs() * counted).amax((0, 1)).max()
+    is_same = ((apart - mean) * counted).abs().max() < 1e-5 * size
+    is_apart = mean.abs().max() > 1e-2 * size
+    return mean * (is_same & is_apart & (number.max() > 2))
+
+
 def _ends(is_padding: torch.Tensor) -> torch.Tensor:
     """Returns the padding at the ends of rows that have other tokens. A single padding token is not counted, because it may end a text."""
     ends = is_padding.long().cumprod(1) + is_padding.flip(1).long().cumprod(1).flip(1) > 0
@@ -156,4 +211,4 @@ def _share(weights: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
     return (weights * padding[:, None]).sum() / weights.sum().clamp(min=1e-30)
 
 
-__all__ = ["mixed_views", "padding_attended"]
+__all__ = ["mixed_views", "padding_attended", "positions_of_batch"]

@@ -18,14 +18,16 @@ _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "Bina
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
 _CTC = "CtcLossBackward0"
 # kl_div may have no node of its own: its last node is the difference of a term of the targets alone and of targets times logarithms.
-OF_PROBABILITIES = (*NLL, _CTC, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
+# Of a cross entropy with probabilities as targets, the last node is the division by the number of samples.
+_OF_SHARES = "DivBackward1"
+OF_PROBABILITIES = (*NLL, _CTC, _OF_LOGITS, _OF_BINARY, _KL_DIV, _OF_SHARES, "SubBackward0")
 # Nodes that change shapes, dtypes or the selection of elements, but not values.
-_SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
+SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
            "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
 _MOST_SHAPES = 8
 # Layers whose results have both signs and are unbounded.
 _LINEAR = ("AddmmBackward0", "MmBackward0", "ConvolutionBackward0", "LinearBackward0")
-OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS = 1, 2, 3, 4, 5, 6
+OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS, SEVERAL, OF_DIVERGENCE = 1, 2, 3, 4, 5, 6, 7, 8
 _DIFFERENCES = ("PowBackward0", "AbsBackward0")
 # Range of an activation.
 _REACHES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0), "ReluBackward0": (0.0, float("inf"))}
@@ -37,7 +39,7 @@ def _made_by(node: Any) -> Any:
     """Returns the node that made the first argument of a node, skipping changes of shape; None if the argument has no graph."""
     for _ in range(_MOST_SHAPES):
         node = node.next_functions[0][0] if node.next_functions else None
-        if node is None or node.name() not in _SHAPES:
+        if node is None or node.name() not in SHAPES:
             return node
     return None
 
@@ -70,7 +72,10 @@ def probabilities(node: Any) -> Any:
     """Returns whether a loss gets wrong values. OF_LOGARITHMS: probabilities instead of their logarithms; OF_LOGITS: probabilities instead
     of logits, to which it applies a second softmax or sigmoid; OF_OTHERS: they do not sum to 1 over the classes; CUT: logits that a ReLU
     has cut; NO_LOGARITHMS: the output of a layer instead of logarithms of probabilities; ONE_CLASS: a softmax over one class, which is
-    always 1; 0: none of these."""
+    always 1; SEVERAL: targets of several classes; OF_DIVERGENCE: kl_div of logits;
+    0: none of these."""
+    if node.name() == _OF_SHARES:
+        return _of_several(node)
     made = _made_by(node)
     if node.name() == "SubBackward0":
         return _divergence(node)
@@ -80,9 +85,7 @@ def probabilities(node: Any) -> Any:
         return ONE_CLASS
     if node.name() == _OF_LOGITS:
         return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), 0)
-    if node.name() == _KL_DIV:
-        return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else 0
-    if node.name() == _CTC:
+    if node.name() in (_KL_DIV, _CTC):
         return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else NO_LOGARITHMS if made.name() in _LINEAR else 0
     return _likelihood(node, made) if node.name() in NLL else 0
 
@@ -111,17 +114,45 @@ def _is_of_one(node: Any) -> bool:
     return False
 
 
+def _of_several(node: Any) -> Any:
+    """Returns SEVERAL for a cross entropy whose targets are 1 for several classes of a sample, instead of probabilities."""
+    for name in ("NegBackward0", "SumBackward0", "MulBackward0"):
+        node = node.next_functions[0][0] if node.next_functions else None
+        if node is None or node.name() != name:
+            return 0
+    result, dim = _softmax_dim(node.next_functions[0][0], "LogSoftmaxBackward0")
+    target = saved(node, "other")
+    if result is None or type(target) is not torch.Tensor or target.shape != result.shape:
+        return 0
+    target = target.detach()
+    return SEVERAL * (((target == 0) | (target == 1)).all() & (target.sum(dim) > 1).any())
+
+
 def _divergence(node: Any) -> Any:
-    """Returns the result of probabilities() for kl_div, where a product of a distribution and a softmax is subtracted."""
+    """Returns the result of probabilities() for kl_div, where a product of a distribution and a softmax, or the output of a layer, is
+    subtracted."""
     constant, product = (after for after, _ in node.next_functions[:2])
     if constant is not None or product is None or product.name() != "MulBackward0":
         return 0
     at = next((number for number, (after, _) in enumerate(product.next_functions) if after is not None), 0)
-    result, dim = _softmax_dim(product.next_functions[at][0], "SoftmaxBackward0")
+    made = product.next_functions[at][0]
+    result, dim = _softmax_dim(made, "SoftmaxBackward0")
     target = saved(product, "self" if at else "other")
-    if result is None or type(target) is not torch.Tensor or target.shape != result.shape or result.shape[dim] < 2:
+    if type(target) is not torch.Tensor or target.dim() == 0:
         return 0
-    return OF_LOGARITHMS * (((target.detach().sum(dim) - 1).abs() < _ROUNDING).all() & (target.detach() >= 0).all())
+    target = target.detach()
+    if made is not None and made.name() == "DivBackward0":  # A temperature.
+        made = made.next_functions[0][0]
+    if made is not None and made.name() in _LINEAR and target.shape[-1] > 1:
+        # Choices, which are 0 and 1, may be subtracted on purpose.
+        return OF_DIVERGENCE * (_are_distributions(target, -1) & (target > 0).all())
+    if result is None or target.shape != result.shape or result.shape[dim] < 2:
+        return 0
+    return OF_LOGARITHMS * _are_distributions(target, dim)
+
+
+def _are_distributions(target: torch.Tensor, dim: int) -> torch.Tensor:
+    return ((target.sum(dim) - 1).abs() < _ROUNDING).all() & (target >= 0).all()
 
 
 def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:
@@ -155,7 +186,7 @@ def moving_target(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _behind_shapes(node: Any) -> Any:
-    return node if node is None or node.name() not in _SHAPES else _made_by(node)
+    return node if node is None or node.name() not in SHAPES else _made_by(node)
 
 
 def _is_weighed(one: Any, other: Any) -> bool:
@@ -177,7 +208,7 @@ def _is_greatest(node: Any) -> bool:
     for _ in range(_MOST_SHAPES):
         if node is None or node.name() in _GREATEST:
             return node is not None
-        if node.name() not in (*_SHAPES, "MulBackward0"):
+        if node.name() not in (*SHAPES, "MulBackward0"):
             return False
         node = next((after for after, _ in node.next_functions if after is not None), None)
     return False
@@ -202,4 +233,4 @@ def _target_of(node: Any) -> tuple[Any, Any]:
     return (prediction - difference if at == 0 else prediction + difference).detach(), activation
 
 
-__all__ = ["NLL", "OF_PROBABILITIES", "moving_target", "probabilities", "unreachable_targets"]
+__all__ = ["NLL", "SHAPES", "OF_PROBABILITIES", "moving_target", "probabilities", "unreachable_targets"]

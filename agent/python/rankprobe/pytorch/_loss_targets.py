@@ -15,9 +15,10 @@ from typing import Any, Collection, Iterator
 import torch
 
 from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
-from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
+from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, positions_of_batch
 from rankprobe.pytorch._leaf_graph import between_trained, data_of
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
+from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -57,6 +58,24 @@ def _checksum(target: torch.Tensor) -> torch.Tensor:
     mixed = ((target + 7) % _PRIME * 40503 + places * 48271) % _PRIME
     # A sum of products with the places would be the same of many targets that are small or in a row.
     return (mixed * mixed % _PRIME * mixed % _PRIME).sum().remainder(_PRIME).double()
+
+
+def _ended(target: torch.Tensor, counts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Returns the share of the counting targets that are padding by how they look: rows end with runs of one token of different lengths,
+    which occurs nowhere else, neither in the input. 0 if there are none."""
+    last = target[:, -1:]
+    run = (target == last).flip(1).long().cumprod(1).flip(1) > 0
+    token = last.index_select(0, run.sum(1).argmax(0, keepdim=True))
+    run &= last == token
+    lengths = run.sum(1)
+    is_padded = lengths > 1
+    # The first one of a run may be the token that ends the text.
+    outside = ((target == token) & ~run).any() | ((tokens == token) & ~run).sum(1).gt(1).any()
+    are_fed = ((tokens[:, -1:] == token)[:, 0] | ~is_padded).all()
+    are_many = (is_padded.sum() * 2 >= len(target)) & (is_padded.sum() > 1) & (lengths.max() > lengths.min())
+    seems = ~outside & are_fed & are_many & (counts | ~run).all()
+    padding = (run & is_padded[:, None]).sum() - is_padded.sum()
+    return seems * padding / counts.sum().clamp(min=1).double()
 
 
 class LossTargets:
@@ -126,14 +145,18 @@ class LossTargets:
         self._losses += 1
         near, nodes = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES))
         read = {"loss_broadcast": loss_broadcast(near), "unreachable_targets": unreachable_targets(near), "moving_target": moving_target(near),
-                "sequence_dims": sequence_dims(nodes),
-                "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes)}
+                "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
+                "minimised_likelihood": minimised_likelihood(root), "pooled_over_batch": pooled_over_batch(nodes),
+                "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes), "positions_of_batch": positions_of_batch(nodes)}
         if self.known:
             untrained = between_trained(nodes, lambda one: id(one) in self.known or id(one) in self._held)
             self._untrained.update((id(one), one.numel()) for one in untrained)
         for name, values in read.items():
             if values:
                 self._shapes.setdefault(name, values)
+        for name, one in (("dropout_checksum", dropout_masks(nodes, _checksum)), ("regression_checksum", regression_targets(near, _checksum))):
+            if one is not None:
+                self._shapes.setdefault(name, one)
         if "input_checksum" not in self._shapes:
             checksums = [_checksum(data) for data in data_of(nodes) if not data.is_complex()]
             if checksums and len({one.device for one in checksums}) == 1:
@@ -174,21 +197,25 @@ class LossTargets:
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
                     "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
-                read["loss_padding"] = self._padding(nodes, counts)
+                read["loss_padding"] = self._padding(nodes, target, counts)
             self._graph = {name: values for name, values in read.items() if values}
 
     @staticmethod
-    def _padding(nodes: list[Any], counts: torch.Tensor) -> list[Any]:
-        """Returns the share of the counting targets whose input is padding next to more padding; the smallest for several inputs."""
-        found = []
+    def _padding(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
+        """Returns the share of the counting targets whose input is padding next to more padding; the smallest for several inputs. If no
+        embedding knows its padding, the share of targets that seem to be padding."""
+        found, ends = [], []
         for node in nodes:
             tokens = saved(node, "indices") if node.name() in _EMBEDDINGS else None
-            padding = -1 if tokens is None else node._saved_padding_idx
-            if tokens is None or not 0 <= padding < 1 << 63 or tokens.dim() != 2 or tokens.device != counts.device:
+            if tokens is None or tokens.dim() != 2 or tokens.device != counts.device:
                 continue
             rows, length = tokens.shape
             long = next((n for n in (length, length - 1) if rows * n == counts.numel()), 0)
             if long < 2:
+                continue
+            padding = node._saved_padding_idx
+            if not 0 <= padding < 1 << 63:
+                ends.append(_ended(target.reshape(rows, long), counts.reshape(rows, long), tokens[:, :long]))
                 continue
             is_padding = tokens == padding
             # A single padding token is not counted, because it may end a text.
@@ -200,7 +227,7 @@ class LossTargets:
             # A single one in a row is not counted, because it may be a regular token before the padding.
             in_loss &= in_loss.sum(1, keepdim=True) > 1
             found.append(in_loss.sum() / counted.sum().clamp(min=1).double())
-        return [torch.stack(found).min()] if found else []
+        return [torch.stack(found or ends).min()] if found or ends else []
 
     @staticmethod
     def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:

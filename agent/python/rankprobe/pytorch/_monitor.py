@@ -19,6 +19,7 @@ from rankprobe.pytorch._apis import around_optimizer_steps
 from rankprobe.pytorch._loss_targets import LossTargets
 from rankprobe.pytorch._modes import Modes
 from rankprobe.pytorch._modules import named_targets
+from rankprobe.pytorch._step_calls import StepCalls
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -71,6 +72,7 @@ class Monitor(monitor.Monitor):
         super().__init__(capture)
         self._loss_targets = LossTargets()
         self._modes = Modes()
+        self._calls = StepCalls()
 
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
         found: list[tuple[str, Callable[[], Any]]] = []
@@ -90,6 +92,7 @@ class Monitor(monitor.Monitor):
         if modes is not None:
             values["in_eval"] = [self._number(number) for number in modes]
             values.update((name, self._number(value)) for name, value in self._modes.settings.items())
+        values.update((name, [self._number(number) for number in numbers]) for name, numbers in self._calls.take().items())
         return values
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
@@ -138,6 +141,7 @@ class Monitor(monitor.Monitor):
 
     def _watch_losses(self, model: Any) -> Iterator[Callable[[], None]]:
         self._modes.begin(model)
+        yield from self._calls.watch(self._guarded)
         backward = torch.autograd.backward
 
         def rankprobe_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -166,6 +170,7 @@ class Monitor(monitor.Monitor):
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             self.note_loss(loss)
+            self._calls.note_backward()
             self._guarded(lambda _: self._modes.note())
             self._guarded(lambda _: self._loss_targets.note(loss))
 
@@ -176,6 +181,7 @@ class Monitor(monitor.Monitor):
     def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         if spec["training"]:
             self._modes.hold(optimizer)
+            self._calls.note_optimizer(optimizer)
             self._loss_targets.hold(optimizer)
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)

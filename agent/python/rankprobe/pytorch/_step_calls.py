@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which a training calls backward(), gradient clipping and its optimizers.
+
+A clipping behind the optimizer's step changes gradients that are no longer used, and an optimizer that is made anew in each step has no
+averages. A generator of parameters is read, and another one of the same parameters is passed on.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any, Callable, Iterator
+
+import torch
+
+from rankprobe.pytorch._redirect import Around
+
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+
+
+class StepCalls:
+    """The calls of one step. Call note_backward(), note_clip() and note_optimizer() when these begin, and take() at the step's end."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        # Whether a backward, and whether a clipping without one before it, is followed by no other call.
+        self._has_backward = self._is_early = False
+        self._clips = self._misplaced = self._repeated = 0
+        # Parameters that were clipped since the last step of an optimizer, and those of them before the last backward.
+        self._clipped: set[int] = set()
+        self._before: set[int] = set()
+        # Optimizers without a state, and the number of all that stepped.
+        self._fresh: list[weakref.ref[Any]] = []
+        self._stepped = 0
+
+    def watch(self, guarded: Callable[[Callable[[Any], None]], None]) -> Iterator[Callable[[], None]]:
+        """Watches the clipping of this step; guarded(f) calls f and catches faults. Yields functions that undo it."""
+        def around(clip: Callable[..., Any]) -> Callable[..., Any]:
+            def rankprobe_clip(*args: Any, **kwargs: Any) -> Any:
+                parameters = args[0] if args else None
+                if isinstance(parameters, types.GeneratorType):
+                    parameters = list(parameters)
+                    args = ((one for one in parameters), *args[1:])
+                guarded(lambda _: self.note_clip(parameters if args else kwargs.get("parameters")))
+                return clip(*args, **kwargs)
+
+            return rankprobe_clip
+
+        for name in _CLIPS:
+            yield Around(getattr(torch.nn.utils.clip_grad, name), around).remove
+
+    def note_backward(self) -> None:
+        self._misplaced += self._is_early
+        self._has_backward, self._is_early = True, False
+        self._before |= self._clipped
+
+    def note_clip(self, parameters: Any) -> None:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        ids = {id(one) for one in parameters} if isinstance(parameters, (list, tuple)) else set()
+        self._clips += 1
+        self._is_early = not self._has_backward
+        self._repeated += not ids.isdisjoint(self._before)
+        self._clipped |= ids
+
+    def note_optimizer(self, optimizer: Any) -> None:
+        self._has_backward = self._is_early = False
+        self._clipped, self._before = set(), set()
+        self._stepped += 1
+        if not _has_state(optimizer):
+            self._fresh.append(weakref.ref(optimizer))
+
+    def take(self) -> dict[str, list[int]]:
+        """Returns `clips`: clippings without a backward since the last step of an optimizer, clippings of parameters that were clipped
+        before the last backward, and all; and `fresh_optimizers`: those whose state begins with this step, and all that stepped."""
+        made: dict[str, list[int]] = {}
+        if self._clips:
+            made["clips"] = [self._misplaced + self._is_early, self._repeated, self._clips]
+        if self._stepped:
+            made["fresh_optimizers"] = [sum(_has_state(optimizer()) for optimizer in self._fresh), self._stepped]
+        self._clear()
+        return made
+
+
+def _has_state(optimizer: Any) -> bool:
+    """Returns whether the optimizer keeps tensors for a parameter."""
+    state = getattr(optimizer, "state", None)
+    return isinstance(state, dict) and any(isinstance(one, dict) and any(isinstance(value, torch.Tensor) for value in one.values())
+                                           for one in state.values())
+
+
+__all__ = ["StepCalls"]
