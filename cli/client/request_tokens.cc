@@ -107,22 +107,24 @@ absl::Status DiagnoseTokens(FileSystem* file_system, const DumpLayout& layout,
                                            " to ", tokens.back().index);
     report->Note(absl::StrCat("Log probability and entropy of ", scope, ": ",
                               VisibleText(of_rank.why)));
-    const std::optional<TokenFinding> found =
-        FirstTokenFinding(UsualTokenChecks(), tokens);
-    if (!found.has_value() && absl::StartsWith(of_rank.why, "rule ")) {
+    const int before = report->findings();
+    for (const TokenCheck& check : UsualTokenChecks()) {
+      const std::optional<TokenFinding> found =
+          FirstTokenFinding(check, tokens);
+      if (!found.has_value()) continue;
+      report->Add(kTokenRule, found->step, rank,
+                  absl::StrCat("token ", found->first), found->text,
+                  /*exact=*/found->is_nan);
+    }
+    if (report->findings() > before) continue;
+    if (absl::StartsWith(of_rank.why, "rule ")) {
       // Its bounds are the user's.
       report->Add(kTokenRule, tokens.back().step, rank, scope,
                   VisibleText(of_rank.why), /*exact=*/false);
-      continue;
-    }
-    if (!found.has_value()) {
+    } else {
       report->Healthy(absl::StrCat("log probability and entropy of ", scope,
                                    ": no NaN, no break, no repetition"));
-      continue;
     }
-    report->Add(kTokenRule, found->step, rank,
-                absl::StrCat("token ", found->first), found->text,
-                /*exact=*/found->is_nan);
   }
   return absl::OkStatus();
 }

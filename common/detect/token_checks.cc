@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -160,20 +159,13 @@ std::vector<TokenCheck> UsualTokenChecks() {
 }
 
 std::optional<TokenFinding> FirstTokenFinding(
-    const std::vector<TokenCheck>& checks,
-    absl::Span<const RequestToken> tokens) {
-  std::optional<TokenFinding> earliest;
-  for (const TokenCheck& check : checks) {
-    for (size_t count = 1; count <= tokens.size(); ++count) {
-      std::optional<TokenFinding> found =
-          CheckLastToken(check, tokens.first(count));
-      if (!found.has_value()) continue;
-      if (!earliest.has_value() || found->first < earliest->first)
-        earliest = std::move(found);
-      break;
-    }
+    const TokenCheck& check, absl::Span<const RequestToken> tokens) {
+  for (size_t count = 1; count <= tokens.size(); ++count) {
+    std::optional<TokenFinding> found =
+        CheckLastToken(check, tokens.first(count));
+    if (found.has_value()) return found;
   }
-  return earliest;
+  return std::nullopt;
 }
 
 }  // namespace rankprobe

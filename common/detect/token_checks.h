@@ -55,13 +55,12 @@ struct TokenFinding {
 std::optional<TokenFinding> CheckLastToken(
     const TokenCheck& check, absl::Span<const RequestToken> tokens);
 
-// The checks of `rankprobe diagnose`, which need no bound, surest first.
-std::vector<TokenCheck> UsualTokenChecks();
-
-// The earliest finding of these checks over all tokens.
+// Returns the first finding of the check in these tokens.
 std::optional<TokenFinding> FirstTokenFinding(
-    const std::vector<TokenCheck>& checks,
-    absl::Span<const RequestToken> tokens);
+    const TokenCheck& check, absl::Span<const RequestToken> tokens);
+
+// Returns the checks of `rankprobe diagnose`, which need no bound.
+std::vector<TokenCheck> UsualTokenChecks();
 
 }  // namespace rankprobe
 

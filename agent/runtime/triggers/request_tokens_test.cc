@@ -95,21 +95,19 @@ class TokenRulesTest : public ::testing::Test {
     watcher_.Configure(*spec);
   }
 
-  void Step(int64_t step, bool flight = true) {
+  void Step(int64_t step, const std::vector<std::string>& requests) {
     watcher_.BeginStep(step);
-    for (const char* request : {"a", "b"}) {
+    for (const std::string& request : requests) {
       watcher_.OnToken(
           request, {.index = step, .id = step, .logprob = -1, .entropy = 2});
     }
-    if (flight) {
-      auto buffer = std::make_unique<RecordBuffer>();
-      buffer->batch()->set_step(step);
-      buffer->Add()->set_order(0);
-      v1::Record* const end = buffer->Add();
-      end->set_order(1);
-      end->mutable_step_end();
-      watcher_.KeepFlight(std::move(buffer));
-    }
+    auto buffer = std::make_unique<RecordBuffer>();
+    buffer->batch()->set_step(step);
+    buffer->Add()->set_order(0);
+    v1::Record* const end = buffer->Add();
+    end->set_order(1);
+    end->mutable_step_end();
+    watcher_.KeepFlight(std::move(buffer));
     watcher_.EndStep();
   }
 
