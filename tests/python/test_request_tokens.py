@@ -156,8 +156,7 @@ def test_a_fault_at_one_token_of_one_of_sixteen_requests_is_in_the_archive(serve
     assert [token[0] for token in tokens] == list(range(38)) == [token[4] for token in tokens]
     assert [token[1] for token in tokens] == served.runner.known["cmpl-r5-0-5e"][3:41]
     assert all(-8 < logprob <= 0 <= entropy < 8 for _, _, logprob, entropy, _ in tokens[:37]) and tokens[37][2] != tokens[37][2]
-    data = json.loads((tmp_path / "out" / "step37" / "rank0" / "dump.json").read_text())["data"]
-    assert bool(data) == (level == "L0")
+    assert (tmp_path / "out" / "step37" / "rank0" / "dump.json").exists() == (level == "L0")
     found = collector.cli("diagnose", "run:served", "--request", "r5", check=False)
     assert found.returncode == 1 and "token 37: log probability NaN" in found.stdout, found.stdout + found.stderr
 

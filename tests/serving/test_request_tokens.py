@@ -44,7 +44,7 @@ def _facts(collector, run: str, directory: pathlib.Path) -> dict[str, str]:
     return {name: value for card in cards for name, value in card.get("tokens", {}).items()}
 
 
-@pytest.mark.parametrize("kind, rule, text", [("nan", "bad-token", "token 37: log probability NaN"), ("flat", "odd", "tokens 37 to 40: entropy ")])
+@pytest.mark.parametrize("kind, rule, text", [("nan", "bad-token", "token 37: log probability NaN"), ("sharp", "odd", "tokens 37 to 40: entropy ")])
 def test_a_fault_at_one_token_of_one_of_sixteen_requests(models, environment, collector, tmp_path, kind: str, rule: str, text: str) -> None:
     _set(collector, tmp_path, "live", {"flight": {"steps": 8, "level": "L0"}, "rules": RULES})
     plain, _ = _answers(environment, tmp_path, models["llama"], kind)

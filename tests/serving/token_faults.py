@@ -2,8 +2,8 @@
 """vLLM in one process, with a fault at one token of one request: python token_faults.py MODEL KEYWORDS-OF-LLM (JSON) FAULT TOKEN
 
 Sixteen requests at a time, with prompts of different lengths. FAULT: none, nan (the row of the fifth request in the output of a
-layer becomes NaN in the step that computes token TOKEN of its answer) or flat (from that step on the row that the head of the
-model reads is 0). Prints the tokens of all answers and the id of that request.
+layer becomes NaN in the step that computes token TOKEN of its answer) or sharp (from that step on the row that the head of the
+model reads is 50 times as large). Prints the tokens of all answers and the id of that request.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Fault:
         starts = self.runner.query_start_loc.np
         last = int(starts[row + 1]) - 1
         at = int(batch.num_computed_tokens_cpu[row]) + last + 1 - int(starts[row]) - int(batch.num_prompt_tokens[row])
-        if at == self.token or (at > self.token and self.kind == "flat"):
+        if at == self.token or (at > self.token and self.kind == "sharp"):
             values = output[0] if isinstance(output, tuple) else output
-            values[last] = float("nan") if self.kind == "nan" else 0
+            values[last] *= float("nan") if self.kind == "nan" else 50
             self.told = name
 
 
