@@ -175,6 +175,8 @@ def test_an_ended_request_is_flagged_while_the_server_is_idle(server, collector,
     facts = served.exported(tmp_path / "out")
     assert [token[0] for token in json.loads(facts["cmpl-a-0-5e 000004"])] == list(range(4, 20))
     assert facts["cmpl-a-0-5e why"] == "flagged by a user"
+    ledger = [json.loads(line) for line in collector.cli("ledger", "--run", "served", "--json", check=False).stdout.splitlines()]
+    assert {(one["step"], one["state"]) for one in ledger if "step" in one} == {(step, "STATE_WHOLE") for step in range(13, 21)}, ledger
     sound = collector.cli("diagnose", "run:served", "--request", "cmpl-a", check=False)
     assert sound.returncode == 0 and "Log probability and entropy of tokens 4 to 19: flagged by a user" in sound.stdout, sound.stdout + sound.stderr
 
