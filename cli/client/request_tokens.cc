@@ -98,7 +98,7 @@ absl::Status DiagnoseTokens(FileSystem* file_system, const DumpLayout& layout,
     report->Unjudged(
         "log probability and entropy of its tokens: the flight recorder of "
         "tokens was off, or neither a rule nor a user named the request",
-        "rankprobe flag REQUEST; triggers: docs/serving.md");
+        "rankprobe triggers set FILE, then rankprobe flag REQUEST");
     return absl::OkStatus();
   }
   for (const auto& [rank, of_rank] : ranks) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of `diagnose` for the tokens of a server's request, which a rule
 // about tokens or `rankprobe flag` has written into run_card.json
-// (docs/formats.md, "tokens"). Pure functions of the files.
+// (docs/formats.md, "Dump layout"). Pure functions of the files.
 #ifndef RANKPROBE_CLI_CLIENT_REQUEST_TOKENS_H_
 #define RANKPROBE_CLI_CLIENT_REQUEST_TOKENS_H_
 

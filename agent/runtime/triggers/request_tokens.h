@@ -36,7 +36,7 @@ class RequestTokens {
   struct Wanted {
     // The step of the request's last token.
     int64_t step = 0;
-    // Facts of the run card (docs/formats.md, "tokens").
+    // Facts of the run card (docs/formats.md, "Dump layout").
     std::vector<v1::RunFact> facts;
   };
   // Returns the tokens of each wanted request, and wants none any more.
