@@ -9,27 +9,25 @@ import torch
 
 from rankprobe.vllm._batch import Batch
 
-# Logits further below the largest one count as this far below it: exp() of them is 0, and a masked one (-inf) would make NaN.
-_LOWEST = -80.0
-
-
 class Numbers:
     """Log probabilities and entropies of logits, one row for each request. In float32; does not depend on the logits afterwards."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         logits = logits.float()
-        self._below = torch.sub(logits, logits.amax(dim=-1, keepdim=True)).clamp_(min=_LOWEST)
-        weights = self._below.exp()
-        total = weights.sum(dim=-1)
-        self._log_total = total.log()
-        self._entropy = self._log_total - torch.linalg.vecdot(weights, self._below) / total
+        # One pass that writes and three that read: a vocabulary has some 100,000 tokens.
+        self._shares = logits.softmax(dim=-1)
+        log_total = logits.amax(dim=-1) - self._shares.amax(dim=-1).log()
+        mean = torch.linalg.vecdot(self._shares, logits)
+        if mean.isnan().any():  # A share of 0 of a logit of -inf counts as 0.
+            mean = torch.linalg.vecdot(self._shares, logits.masked_fill(logits == -torch.inf, 0))
+        self._entropy = log_total - mean
 
     def of(self, sampled: torch.Tensor) -> list[tuple[int, float, float]]:
         """Returns number, log probability and entropy of each token. sampled: one token for each row."""
         ids = sampled.reshape(-1).to(torch.int64)
         # Of logits with NaN a sampler may return what is no token.
-        known = ids.clamp(0, self._below.shape[-1] - 1).unsqueeze(-1)
-        chosen = self._below.gather(-1, known).squeeze(-1) - self._log_total
+        known = ids.clamp(0, self._shares.shape[-1] - 1).unsqueeze(-1)
+        chosen = self._shares.gather(-1, known).squeeze(-1).log()
         return list(zip(ids.tolist(), chosen.tolist(), self._entropy.tolist()))
 
 
