@@ -27,11 +27,11 @@ from conftest import ENVIRONMENT, Server, harness, tiny_models
 
 _REQUESTS, _TOKENS = 16, 32
 # None of them fires on a sound server.
-_RULES = [{"name": "nan", "token_nan": {}}, {"name": "entropy", "token_entropy": {"below": 1e-9, "deviations": 50}},
+RULES = [{"name": "nan", "token_nan": {}}, {"name": "entropy", "token_entropy": {"below": 1e-9, "deviations": 50}},
           {"name": "logprob", "token_logprob": {"below": -1000, "deviations": 50}}, {"name": "repeat", "token_repeat": {"times": 1000}}]
 
 
-def _model(directory: pathlib.Path) -> pathlib.Path:
+def make_model(directory: pathlib.Path) -> pathlib.Path:
     path = directory / "model"
     tiny_models._tokenizer().save_pretrained(path)
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**{
@@ -67,7 +67,7 @@ def main(words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         environment = {**ENVIRONMENT, "VLLM_CACHE_ROOT": str(directory / "cache")}
-        model = _model(directory)
+        model = make_model(directory)
         serve = " ".join(["vllm", "serve", str(model), "--dtype", "float32", "--host", "127.0.0.1", "--port", "{port}",
                           "--max-model-len", "256", "--max-num-seqs", "8", "--max-num-batched-tokens", "128",
                           "--no-enable-prefix-caching", *eager])
@@ -86,7 +86,7 @@ def main(words: list[str]) -> None:
                 (directory / what).mkdir()
                 if what in ("tokens", "flight"):
                     triggers = directory / f"{what}.json"
-                    triggers.write_text(json.dumps({"flight": {"steps": 64, "level": "tokens" if what == "tokens" else "L0"}, "rules": _RULES}))
+                    triggers.write_text(json.dumps({"flight": {"steps": 64, "level": "tokens" if what == "tokens" else "L0"}, "rules": RULES}))
                     collector.cli("triggers", "set", "--create", "--run", what, triggers)
                 paths = "" if what == "off" else f"{harness.BUILD / 'python'}{os.pathsep}{site}"
                 of[what] = Server(command, directory / what, {**environment, "PYTHONPATH": paths})
