@@ -15,6 +15,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterStatusCommand(to);
   RegisterSwitchCommands(to);
   RegisterMonitorCommands(to);
+  RegisterFlightCommands(to);
   RegisterExportCommand(to);
   RegisterLedgerCommand(to);
   RegisterQueryCommand(to);

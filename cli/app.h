@@ -82,6 +82,7 @@ void RegisterRunCommands(const Registry& to);
 void RegisterStatusCommand(const Registry& to);
 void RegisterSwitchCommands(const Registry& to);
 void RegisterMonitorCommands(const Registry& to);
+void RegisterFlightCommands(const Registry& to);
 void RegisterExportCommand(const Registry& to);
 void RegisterLedgerCommand(const Registry& to);
 void RegisterQueryCommand(const Registry& to);

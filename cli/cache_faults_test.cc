@@ -87,12 +87,44 @@ TEST_F(CacheFaultsTest, AnotherRequestsFaultIsNotThisOnes) {
 
 TEST_F(CacheFaultsTest, WhetherThereWasAWitnessIsSaid) {
   Step(7, "2", "");
-  ASSERT_THAT(OfRequest().unjudged(), SizeIs(1));
+  ASSERT_THAT(OfRequest().unjudged(), SizeIs(2));
   EXPECT_THAT(OfRequest().unjudged(0).what(), HasSubstr("had no witness"));
   Step(7, "2", R"("blocks checked":"4")");
   Step(8, "2", R"("blocks checked":"5")");
-  EXPECT_THAT(OfRequest().unjudged(), IsEmpty());
+  ASSERT_THAT(OfRequest().unjudged(), SizeIs(1));
+  EXPECT_THAT(OfRequest().unjudged(0).what(), HasSubstr("of its tokens"));
   EXPECT_THAT(OfRequest().healthy(0), HasSubstr("9 blocks"));
+}
+
+TEST_F(CacheFaultsTest, TheFirstTokenThatBrokeIsNamed) {
+  Step(7, "2", "");
+  const auto card = [&](absl::string_view facts) {
+    dir_.WriteFile("d/step7/rank0/run_card.json",
+                   absl::StrCat(R"({"tokens":{)", facts, "}}"));
+    return OfRequest();
+  };
+  const v1::DiagnoseReport broken = card(
+      R"("b why":"rule bad: token 2: log probability NaN",
+         "b 000000":"[[0, 5, -1, 2, 4], [1, 6, -1, 2, 5]]",
+         "b 000002":"[[2, 7, NaN, 2, 6]]","bb 000000":"[[0, 5, NaN, 2, 3]]")");
+  ASSERT_THAT(broken.findings(), SizeIs(1));
+  EXPECT_EQ(broken.findings(0).by(), "tokens");
+  EXPECT_EQ(broken.findings(0).step(), 6);
+  EXPECT_EQ(broken.findings(0).name(), "token 2");
+  EXPECT_EQ(broken.findings(0).sure(), "exact");
+  // The bound of a rule is a user's: a person judges it.
+  const v1::DiagnoseReport bound = card(
+      R"("b why":"rule flat: token 1: entropy 2, above 1","b 000001":"[[1, 6, -1, 2, 5]]")");
+  ASSERT_THAT(bound.findings(), SizeIs(1));
+  EXPECT_EQ(bound.findings(0).sure(), "likely");
+  EXPECT_THAT(bound.findings(0).what(), HasSubstr("rule flat"));
+  const v1::DiagnoseReport sound =
+      card(R"("b why":"flagged by a user","b 000001":"[[1, 6, -1, 2, 5]]")");
+  EXPECT_THAT(sound.findings(), IsEmpty());
+  EXPECT_THAT(sound.healthy(0), HasSubstr("tokens 1 to 1"));
+  // Text that is no list, as of a damaged file, is left out.
+  EXPECT_THAT(card(R"("b why":"x","b 000001":"[[1, 6]]","b 2":"[")").findings(),
+              IsEmpty());
 }
 
 TEST_F(CacheFaultsTest, FaultsAreNoSettingsThatDiffer) {

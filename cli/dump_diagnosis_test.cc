@@ -390,7 +390,7 @@ TEST_F(RequestDiagnosisTest, FromARequestToTheCallAndTheToken) {
   ASSERT_THAT(said.notes(), SizeIs(1));
   EXPECT_THAT(said.notes(0), HasSubstr("6 tokens in 3 steps, 3 to 6"));
   // In step 5 the numbers belong to both requests.
-  ASSERT_THAT(said.unjudged(), SizeIs(2));
+  ASSERT_THAT(said.unjudged(), SizeIs(3));
   EXPECT_THAT(said.unjudged(0).what(), HasSubstr("in 1 of these steps"));
 }
 

@@ -34,8 +34,8 @@ constexpr std::array<absl::string_view, 6> kMayChangeNumbers = {
     "versions",    "packages",     "host"};
 // Suffix of a generator's state.
 constexpr absl::string_view kNeverDrawn = ", never drawn from";
-// Observations of a witness in a step, which are not settings.
-constexpr absl::string_view kOfCache = "kv cache";
+// Observations in a step of a server, which are not settings.
+constexpr std::array<absl::string_view, 2> kObserved = {"kv cache", "tokens"};
 // Sections that every step records.
 constexpr std::array<absl::string_view, 3> kOfEveryStep = {
     "batch", "random state", "learning rate"};
@@ -68,7 +68,7 @@ absl::Status AddCard(FileSystem* file_system, const std::string& path,
         absl::StrCat(path, " is not a run card, an object of sections"));
   }
   for (const JsonMember& section : document.root().fields()) {
-    if (section.key == kOfCache) continue;
+    if (absl::c_linear_search(kObserved, section.key)) continue;
     for (const JsonMember& fact : section.value.fields()) {
       if (!fact.value.is_string()) continue;
       FactName name(std::string(section.key), std::string(fact.key));

@@ -9,6 +9,7 @@
 #include "analysis/calls/call_place.h"
 #include "cli/client/cache_faults.h"
 #include "cli/client/dump_diagnosis.h"
+#include "cli/client/request_tokens.h"
 #include "common/base/status_macros.h"
 #include "common/text/counted.h"
 #include "common/text/visible_text.h"
@@ -98,6 +99,12 @@ absl::Status RequestInDump::Diagnose(FileSystem* file_system,
         "the KV cache held what was written, of the right tokens: ",
         cache.blocks_checked, " blocks that these steps read"));
   }
+  DumpLayout all;
+  for (const auto& [step, one] : steps_) {
+    all.places.insert(all.places.end(), one.ranks.places.begin(),
+                      one.ranks.places.end());
+  }
+  RP_RETURN_IF_ERROR(DiagnoseTokens(file_system, all, id_, report));
   for (const auto& [step, one] : steps_) {
     const int before = report->findings();
     RP_RETURN_IF_ERROR(

@@ -24,6 +24,7 @@
 #include "cli/client/dump_diagnosis.h"
 #include "cli/client/dump_input.h"
 #include "cli/client/request_diagnosis.h"
+#include "cli/client/request_tokens.h"
 #include "cli/client/run_jobs.h"
 #include "cli/client/run_rules.h"
 #include "cli/client/run_scan.h"
@@ -197,6 +198,11 @@ class Diagnosis {
     if (finding.by() == "overflow_check") {
       return absl::StrCat("overflow_check ", ShellWord(StepOf(finding)),
                           JobWords(flags_));
+    }
+    if (finding.by() == kTokenRule) {
+      return absl::StrCat("diagnose ", ShellWord(flags_.input),
+                          JobWords(flags_),
+                          RequestWords(flags_.align, request_->id()));
     }
     if (finding.by() == kCacheRule) {
       absl::string_view run = flags_.input;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// explain, events, triggers, flight, watch, top.
+// explain, events, triggers, watch, top.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +17,6 @@
 #include "cli/client/known_runs.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/numbers.h"
-#include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
@@ -330,28 +329,6 @@ absl::Status TriggersGet(const Globals& globals, const std::string& named) {
   return absl::OkStatus();
 }
 
-struct FlightFlags {
-  std::string run, ranks;
-};
-
-absl::Status Flight(const Globals& globals, const FlightFlags& flags) {
-  const Client client(globals);
-  v1::ShipFlightRequest request;
-  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> chosen,
-                      ParseRanges("--ranks", flags.ranks));
-  for (const int64_t rank : chosen) request.add_ranks(rank);
-  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
-  RP_ASSIGN_OR_RETURN(const v1::ShipFlightResponse response,
-                      client.Act(&ControlStub::ShipFlight, request));
-  if (globals.json) {
-    PrintJson(ToJson(response));
-  } else {
-    Print(stdout, "asked %s to write the flight recorder\n",
-          Counted(response.ranks(), "rank"));
-  }
-  return absl::OkStatus();
-}
-
 void AddRun(CLI::App* verb, std::string* run) {
   verb->add_option("--run", *run,
                    "the run; may be left out when one is connected");
@@ -429,13 +406,6 @@ void RegisterMonitorCommands(const Registry& to) {
   AddWatchFlags(top, shown);
 
   AddTriggers(to);
-
-  const auto [flight, flags] = to.Add<FlightFlags>(
-      "flight", "write the contents of the flight recorders to the archive",
-      Flight);
-  AddRun(flight, &flags->run);
-  flight->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
-      ->check(WhyNoRanges);
 }
 
 }  // namespace rankprobe

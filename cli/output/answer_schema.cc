@@ -105,6 +105,7 @@ const std::vector<Answer>& Answers() {
       {"triggers set", Of<v1::SetTriggersResponse>()},
       {"triggers get", Of<v1::TriggerSpec>()},
       {"flight", Of<v1::ShipFlightResponse>()},
+      {"flag", Of<v1::ListEventsResponse>()},
       {"runs", Of<v1::ListRunsResponse>()},
       {"query", Of<v1::GridHead, v1::GridRow, v1::SeriesRow, v1::ModuleName>(),
        true},

@@ -67,6 +67,7 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: reduced-gradient-parts",
                                           "scan: disappeared",
                                           "overflow_check",
+                                          "tokens",
                                           "scan: non-finite",
                                           "rule: learning-rate-zero",
                                           "rule: schedule-restarts",

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "rankprobe/v1/query.pb.h"
 
 namespace rankprobe {

@@ -11,10 +11,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/auth/secret.h"
+#include "common/base/limits.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/base/version.h"
+#include "common/config/trigger_spec.h"
 #include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
@@ -264,6 +266,16 @@ void AgentSessions::TellOf(const v1::AgentEvent& event,
       absl::StrAppend(told.mutable_detail(), ", ", event.flight().first_step(),
                       " to ", event.flight().last_step());
     }
+  } else if (event.has_flagged()) {
+    const v1::RequestFlagged& flagged = event.flagged();
+    const bool known = flagged.step() >= 0;
+    told = agent.EventOf(known ? v1::Event::KIND_TRIGGER_FIRED
+                               : v1::Event::KIND_ERROR);
+    told.set_step(ReportedStep(flagged.step()));
+    told.set_rule(kFlagRule);
+    told.set_entry(flagged.request().substr(0, kMaxRequestIdBytes));
+    told.set_detail(flagged.detail().substr(0, 1024));
+    if (known) told.set_outcome("its tokens are written to the archive");
   } else {
     return;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/config/trigger_spec.h"
@@ -65,6 +66,8 @@ absl::StatusOr<v1::TriggerSpec> TriggerRules::Get(const std::string& name) {
 
 absl::StatusOr<uint64_t> TriggerRules::ShipFlight(
     const v1::ShipFlightRequest& request) {
+  if (request.request().size() > kMaxRequestIdBytes)
+    return absl::InvalidArgumentError("a request's id is over 256 bytes");
   RP_RETURN_IF_ERROR(saved_->Read(request.run()));
   const ControlLock lock(core_);
   const RunState* const run = core_->LoadRun(request.run());
@@ -77,6 +80,7 @@ absl::StatusOr<uint64_t> TriggerRules::ShipFlight(
   if (chosen.empty()) return absl::NotFoundError("no such rank is connected");
   v1::Directive directive;
   directive.mutable_ship_flight()->set_reason("asked for");
+  directive.mutable_ship_flight()->set_request(request.request());
   for (const AgentSession* agent : chosen) agent->sender(directive);
   return chosen.size();
 }

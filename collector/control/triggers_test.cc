@@ -130,6 +130,35 @@ TEST_F(TriggersTest, AFiredRuleShipsEveryFlightRecorderAndRaisesTheLevelOnce) {
   EXPECT_THAT(fired[1].outcome(), HasSubstr("nothing more"));
 }
 
+TEST_F(TriggersTest, AFlaggedRequestIsAskedForAndAnsweredByAnEvent) {
+  Rank rank;
+  Join(0, &rank);
+  Set(NanSpec());
+  v1::ShipFlightRequest request;
+  request.set_run("run");
+  request.set_request("slow-1");
+  ASSERT_TRUE(control_->triggers().ShipFlight(request).ok());
+  EXPECT_EQ(rank.inbox.back().ship_flight().request(), "slow-1");
+  v1::AgentEvent answer;
+  answer.mutable_flagged()->set_request("slow-1");
+  answer.mutable_flagged()->set_step(7);
+  answer.mutable_flagged()->set_detail("cmpl-slow-1-0: 3 tokens");
+  control_->agents().OnEvent(rank.session, answer);
+  answer.mutable_flagged()->set_step(-1);
+  control_->agents().OnEvent(rank.session, answer);
+  const auto known = Events(v1::Event::KIND_TRIGGER_FIRED);
+  ASSERT_THAT(known, SizeIs(1));
+  EXPECT_EQ(known[0].rule(), "flag");
+  EXPECT_EQ(known[0].entry(), "slow-1");
+  EXPECT_EQ(known[0].step(), 7);
+  const auto unknown = Events(v1::Event::KIND_ERROR);
+  ASSERT_THAT(unknown, SizeIs(1));
+  EXPECT_EQ(unknown[0].rule(), "flag");
+  request.set_request(std::string(257, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      control_->triggers().ShipFlight(request).status()));
+}
+
 TEST_F(TriggersTest, AnUnknownRuleIsNobodysBusiness) {
   Rank rank;
   Join(0, &rank);

@@ -3,6 +3,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -23,6 +24,12 @@ constexpr int64_t kMaxRaisedSteps = 1000;
 constexpr uint32_t kMaxWindow = 1000;
 constexpr uint32_t kMaxVanishedValues = 1000000;
 constexpr size_t kMaxJsonBytes = 1 << 20;
+constexpr uint32_t kMaxFlightTokens = 16384;
+constexpr uint32_t kMaxFlightRequests = 4096;
+constexpr uint32_t kMaxTokensInARow = 1024;
+constexpr uint32_t kMaxRepeatedLength = 256;
+// The flight recorder's level that keeps no statistics.
+constexpr absl::string_view kTokensLevel = "tokens";
 
 bool LegalLevel(const std::string& level) {
   return level.empty() || level == "L0" || level == "L1" || level == "mix";
@@ -36,7 +43,13 @@ class Checker {
       Fault("flight.steps", flight.steps(), "0 .. 1000");
     if (flight.max_bytes() > kMaxFlightBytes)
       Fault("flight.max_bytes", flight.max_bytes(), "0 .. 4 GiB");
-    CheckLevel("flight.level", flight.level());
+    if (flight.level() != kTokensLevel && !LegalLevel(flight.level()))
+      Fault("flight.level", flight.level().substr(0, 64),
+            "one of L0, L1, mix, tokens");
+    if (flight.tokens() > kMaxFlightTokens)
+      Fault("flight.tokens", flight.tokens(), "0 .. 16384");
+    if (flight.requests() > kMaxFlightRequests)
+      Fault("flight.requests", flight.requests(), "0 .. 4096");
     if (spec.rules_size() > kMaxRules)
       Fault("rules", spec.rules_size(), "at most 64 rules");
     std::set<std::string> names;
@@ -96,9 +109,11 @@ class Checker {
       case v1::TriggerRule::CONDITION_NOT_SET:
         Fault(absl::StrCat(at, ".condition"), "absent",
               "one of non_finite, norm_jump, loss, silence, replica, move, "
-              "vanished");
+              "vanished, token_nan, token_entropy, token_logprob, "
+              "token_repeat");
         break;
       default:
+        CheckTokens(at, rule);
         break;
     }
     if (!v1::TriggerRule::Evidence_IsValid(rule.raise_to()))
@@ -127,6 +142,30 @@ class Checker {
       Fault(absl::StrCat(at, ".factor"), move.factor(), "a number above 1");
   }
 
+  void CheckTokens(const std::string& at, const v1::TriggerRule& rule) {
+    if (rule.has_token_entropy())
+      CheckBound(absl::StrCat(at, ".token_entropy"), rule.token_entropy());
+    if (rule.has_token_logprob())
+      CheckBound(absl::StrCat(at, ".token_logprob"), rule.token_logprob());
+    const v1::TokenRepeat& repeat = rule.token_repeat();
+    if (repeat.length() > kMaxRepeatedLength)
+      Fault(absl::StrCat(at, ".token_repeat.length"), repeat.length(),
+            "0 .. 256");
+    if (repeat.times() == 1 || repeat.times() > kMaxTokensInARow)
+      Fault(absl::StrCat(at, ".token_repeat.times"), repeat.times(),
+            "2 .. 1024");
+  }
+
+  void CheckBound(const std::string& at, const v1::TokenBound& bound) {
+    if (!(bound.deviations() >= 0) || std::isinf(bound.deviations()))
+      Fault(absl::StrCat(at, ".deviations"), bound.deviations(),
+            "a positive number");
+    if (!bound.has_above() && !bound.has_below() && bound.deviations() == 0)
+      Fault(at, "no bound", "one or more of above, below, deviations");
+    if (bound.tokens() > kMaxTokensInARow)
+      Fault(absl::StrCat(at, ".tokens"), bound.tokens(), "0 .. 1024");
+  }
+
   ConfigFaults faults_;
 };
 
@@ -150,7 +189,20 @@ v1::TriggerSpec WithDefaults(v1::TriggerSpec spec) {
   v1::FlightSpec& flight = *spec.mutable_flight();
   if (flight.level().empty()) flight.set_level("L0");
   if (flight.max_bytes() == 0) flight.set_max_bytes(16 << 20);
+  if (flight.requests() == 0) flight.set_requests(256);
+  const bool checks_tokens = std::any_of(
+      spec.rules().begin(), spec.rules().end(),
+      [](const auto& rule) { return TokenCheckOf(rule).has_value(); });
+  if (flight.tokens() == 0 && checks_tokens) flight.set_tokens(1024);
   for (v1::TriggerRule& rule : *spec.mutable_rules()) {
+    if (rule.has_token_entropy() && rule.token_entropy().tokens() == 0)
+      rule.mutable_token_entropy()->set_tokens(8);
+    if (rule.has_token_logprob() && rule.token_logprob().tokens() == 0)
+      rule.mutable_token_logprob()->set_tokens(1);
+    if (rule.has_token_repeat() && rule.token_repeat().length() == 0)
+      rule.mutable_token_repeat()->set_length(8);
+    if (rule.has_token_repeat() && rule.token_repeat().times() == 0)
+      rule.mutable_token_repeat()->set_times(8);
     if (rule.raise_to() == v1::TriggerRule::EVIDENCE_UNSPECIFIED)
       rule.set_raise_to(v1::TriggerRule::EVIDENCE_TENSORS);
     if (rule.level().empty()) rule.set_level("mix");
@@ -192,10 +244,12 @@ std::string TriggerSpecToJson(const v1::TriggerSpec& spec) {
 }
 
 std::string FlightConfigJson(const v1::FlightSpec& flight) {
+  std::string level = flight.level().empty() ? "L0" : flight.level();
+  // At level debug no call is hooked, which keeps a step of a server cheap.
+  if (level == kTokensLevel) level = "debug";
   return absl::StrCat(
       R"({"task": "statistics", "dump_path": "./flight", "rank": [], )",
-      R"("step": [], "level": ")",
-      flight.level().empty() ? "L0" : flight.level(), R"("})");
+      R"("step": [], "level": ")", level, R"("})");
 }
 
 std::string RaisedConfigJson(const v1::TriggerRule& rule) {
@@ -209,6 +263,36 @@ std::string RaisedConfigJson(const v1::TriggerRule& rule) {
       level, R"(", "risk_level": "ALL", ")", tensors ? "tensor" : "statistics",
       R"(": {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": ")",
       digest ? "xor" : "statistics", R"("}})");
+}
+
+std::optional<TokenCheck> TokenCheckOf(const v1::TriggerRule& rule) {
+  TokenCheck check;
+  const auto take = [&check](const v1::TokenBound& bound) {
+    if (bound.has_above()) check.above = bound.above();
+    if (bound.has_below()) check.below = bound.below();
+    check.deviations = bound.deviations();
+    check.tokens = bound.tokens();
+  };
+  switch (rule.condition_case()) {
+    case v1::TriggerRule::kTokenNan:
+      check.kind = TokenCheck::Kind::kNan;
+      return check;
+    case v1::TriggerRule::kTokenEntropy:
+      check.kind = TokenCheck::Kind::kEntropy;
+      take(rule.token_entropy());
+      return check;
+    case v1::TriggerRule::kTokenLogprob:
+      check.kind = TokenCheck::Kind::kLogprob;
+      take(rule.token_logprob());
+      return check;
+    case v1::TriggerRule::kTokenRepeat:
+      check.kind = TokenCheck::Kind::kRepeat;
+      check.length = rule.token_repeat().length();
+      check.times = rule.token_repeat().times();
+      return check;
+    default:
+      return std::nullopt;
+  }
 }
 
 absl::string_view EvidenceName(v1::TriggerRule::Evidence evidence) {

@@ -5,14 +5,19 @@
 #define RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/detect/token_checks.h"
 #include "rankprobe/v1/triggers.pb.h"
 
 namespace rankprobe {
+
+// Event.rule of the answers to a request that an operator flags.
+inline constexpr char kFlagRule[] = "flag";
 
 // INVALID_ARGUMENT lists every fault: field, value, legal values.
 absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted);
@@ -29,6 +34,10 @@ std::string TriggerSpecToJson(const v1::TriggerSpec& spec);
 // fired rule starts.
 std::string FlightConfigJson(const v1::FlightSpec& flight);
 std::string RaisedConfigJson(const v1::TriggerRule& rule);
+
+// Returns the check of a rule about tokens, whose defaults are filled in;
+// nullopt for other rules.
+std::optional<TokenCheck> TokenCheckOf(const v1::TriggerRule& rule);
 
 absl::string_view EvidenceName(v1::TriggerRule::Evidence evidence);
 

@@ -44,25 +44,64 @@ TEST(TriggerSpecTest, NamesEveryFault) {
               {"name": "m", "move": {"statistic": 9, "window": 1,
                                      "deviations": -1, "factor": 1}},
               {"name": "w", "move": {"window": 1001, "factor": "Infinity"}},
-              {"name": "v", "vanished": {"values": 1000001}}],
+              {"name": "v", "vanished": {"values": 1000001}},
+              {"name": "e", "token_entropy": {"tokens": 1025}},
+              {"name": "p", "token_logprob": {"deviations": -1, "below": 0}},
+              {"name": "r", "token_repeat": {"length": 257, "times": 1}}],
     "budget": {"ms_per_step": -1}})");
   const std::string message(spec.status().message());
-  for (const char* word :
-       {"flight.steps", "flight.level", "rules[0].condition", "rules[1].name",
-        "rules[1].silence.after_ms", "rules[2].norm_jump.factor",
-        "rules[3].loss", "rules[3].for_steps", "rules[4].move.statistic",
-        "rules[4].move.window", "rules[4].move.deviations",
-        "rules[4].move.factor", "rules[5].move.window", "rules[5].move.factor",
-        "rules[6].vanished.values", "budget.ms_per_step"})
+  for (const char* word : {"flight.steps",
+                           "flight.level",
+                           "rules[0].condition",
+                           "rules[1].name",
+                           "rules[1].silence.after_ms",
+                           "rules[2].norm_jump.factor",
+                           "rules[3].loss",
+                           "rules[3].for_steps",
+                           "rules[4].move.statistic",
+                           "rules[4].move.window",
+                           "rules[4].move.deviations",
+                           "rules[4].move.factor",
+                           "rules[5].move.window",
+                           "rules[5].move.factor",
+                           "rules[6].vanished.values",
+                           "rules[7].token_entropy: no bound",
+                           "rules[7].token_entropy.tokens",
+                           "rules[8].token_logprob.deviations",
+                           "rules[9].token_repeat.length",
+                           "rules[9].token_repeat.times",
+                           "budget.ms_per_step"})
     EXPECT_THAT(message, HasSubstr(word));
   EXPECT_FALSE(ParseTriggerSpec("{").ok());
   EXPECT_FALSE(ParseTriggerSpec(R"({"unknown": 1})").ok());
   EXPECT_FALSE(ParseTriggerSpec(R"({"budget": {"ms_per_step": "NaN"}})").ok());
 }
 
+TEST(TriggerSpecTest, ARuleAboutTokensKeepsTokens) {
+  const auto none = ParseTriggerSpec(R"({"flight": {"steps": 1}})");
+  EXPECT_EQ(WithDefaults(*none).flight().tokens(), 0u);
+  const auto spec = ParseTriggerSpec(R"({"rules": [
+      {"name": "n", "token_nan": {}},
+      {"name": "e", "token_entropy": {"below": 0.5}},
+      {"name": "p", "token_logprob": {"deviations": 6}},
+      {"name": "r", "token_repeat": {}}, {"name": "l", "loss": {"above": 1}}]})");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const v1::TriggerSpec full = WithDefaults(*spec);
+  EXPECT_EQ(full.flight().tokens(), 1024u);
+  EXPECT_EQ(full.flight().requests(), 256u);
+  EXPECT_EQ(TokenCheckOf(full.rules(0))->kind, TokenCheck::Kind::kNan);
+  EXPECT_EQ(TokenCheckOf(full.rules(1))->below, 0.5);
+  EXPECT_EQ(TokenCheckOf(full.rules(1))->tokens, 8u);
+  EXPECT_EQ(TokenCheckOf(full.rules(2))->deviations, 6);
+  EXPECT_EQ(TokenCheckOf(full.rules(2))->tokens, 1u);
+  EXPECT_EQ(TokenCheckOf(full.rules(3))->length, 8u);
+  EXPECT_EQ(TokenCheckOf(full.rules(3))->times, 8u);
+  EXPECT_FALSE(TokenCheckOf(full.rules(4)).has_value());
+}
+
 TEST(TriggerSpecTest, MadeConfigsAreLegalPlans) {
   v1::FlightSpec flight;
-  for (const char* level : {"", "L0", "L1", "mix"}) {
+  for (const char* level : {"", "L0", "L1", "mix", "tokens"}) {
     flight.set_level(level);
     const auto config = ParseConfig(FlightConfigJson(flight), {});
     ASSERT_TRUE(config.ok()) << config.status();

@@ -45,7 +45,7 @@ class Play {
     }
     if (d.has_triggers()) watcher_.Configure(d.triggers());
     if (d.has_degrade()) watcher_.SetRunLevel(d.degrade().level());
-    if (d.has_ship_flight()) watcher_.RequestFlight();
+    if (d.has_ship_flight()) watcher_.FlagRequest(d.ship_flight().request());
     if (d.has_report_calls()) watcher_.ReportCalls(d.report_calls().id());
     watcher_.TakeRequestedFlight();
   }

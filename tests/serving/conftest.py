@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -52,6 +53,16 @@ class Server:
     @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def processor_seconds(self) -> float:
+        """What the server and the processes that it started have used."""
+        ticks = 0
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self._process.pid:  # its session
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def _answers(self) -> bool:
         if self._process.poll() is not None:

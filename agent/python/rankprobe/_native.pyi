@@ -192,6 +192,13 @@ class Capture:
     @property
     def wants_facts(self) -> bool: ...
     @property
+    def wants_tokens(self) -> bool:
+        """Whether the flight recorder keeps the tokens of a server's requests."""
+
+    def report_tokens(self, tokens: Sequence[tuple[str, int, int, float, float]]) -> None:
+        """Of a server's step: request, index among its generated tokens, number in the vocabulary, log probability, entropy."""
+
+    @property
     def seen(self) -> int: ...
     @property
     def matched(self) -> int: ...

@@ -50,7 +50,10 @@ void StepRecords::Begin(v1::StepRequests requests) {
   const Plan& plan = filter_->plan();
   v1::StepBegin* begin = Add()->mutable_step_begin();
   begin->set_task(std::string(TaskName(plan.task)));
-  begin->set_level(std::string(LevelName(plan.level)));
+  // The flight recorder of tokens hooks no call, which is a step of level L0
+  // without calls.
+  begin->set_level(std::string(
+      LevelName(flight_ && plan.RecordsSaved() ? Level::kL0 : plan.level)));
   begin->set_framework(framework_);
   begin->set_dump_path(plan.dump_path);
   begin->set_has_payloads(plan.HasPayloads());

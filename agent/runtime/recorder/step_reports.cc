@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include "common/base/limits.h"
-#include "common/records/cut_value.h"
+#include "agent/runtime/triggers/run_facts.h"
 
 namespace rankprobe {
 
@@ -46,22 +45,27 @@ bool StepReports::WantsFacts() const {
 void StepReports::RecordFacts(absl::Span<const v1::RunFact> facts) {
   if (core_->Forked() || core_->session == nullptr) return;
   absl::MutexLock lock(&core_->mutex);
-  StepRecords& records = core_->records;
-  if (!records.for_collector()) return;
-  // A record of the longest texts still fits in a frame.
-  constexpr int kFactsPerRecord = 128;
-  v1::RunCard* card = nullptr;
-  for (const v1::RunFact& fact : facts) {
-    if (fact.section().empty() || fact.name().empty()) continue;
-    if (card == nullptr || card->facts_size() == kFactsPerRecord)
-      card = records.Add()->mutable_run_card();
-    v1::RunFact* added = card->add_facts();
-    added->set_section(
-        std::string(Utf8Prefix(fact.section(), kMaxFactSectionBytes)));
-    added->set_name(std::string(Utf8Prefix(fact.name(), kMaxFactNameBytes)));
-    added->set_value(std::string(Utf8Prefix(fact.value(), kMaxFactValueBytes)));
-  }
-  if (card != nullptr) records.SubmitIfDue();
+  if (core_->records.for_collector()) Add(facts);
+}
+
+void StepReports::Add(absl::Span<const v1::RunFact> facts) {
+  StepRecords* const records = &core_->records;
+  if (AddFacts(facts, [records] { return records->Add()->mutable_run_card(); }))
+    records->SubmitIfDue();
+}
+
+bool StepReports::WantsTokens() const {
+  return !core_->Forked() && core_->session != nullptr &&
+         core_->watcher != nullptr && core_->watcher->wants_tokens();
+}
+
+void StepReports::ReportTokens(
+    absl::Span<const std::pair<std::string, RequestToken>> tokens) {
+  if (!WantsTokens()) return;
+  for (const auto& [request, token] : tokens)
+    core_->watcher->OnToken(request, token);
+  absl::MutexLock lock(&core_->mutex);
+  if (core_->records.begun()) Add(core_->watcher->TakeTokens());
 }
 
 }  // namespace rankprobe

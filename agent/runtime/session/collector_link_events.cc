@@ -2,6 +2,7 @@
 // The control stream: directives are received, events are sent, and the
 // contents of the flight recorder are queued.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,12 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
       watcher_->Configure(directive.triggers());
       break;
     case v1::Directive::kShipFlight:
-      watcher_->RequestFlight();
+      if (const std::string& request = directive.ship_flight().request();
+          request.empty()) {
+        watcher_->RequestFlight();
+      } else {
+        *event.mutable_flagged() = watcher_->FlagRequest(request);
+      }
       break;
     case v1::Directive::kReportCalls:
       *event.mutable_calls() =

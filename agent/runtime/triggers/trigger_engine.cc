@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/config/trigger_spec.h"
 #include "common/records/call_values.h"
 #include "common/records/unwritten.h"
 
@@ -138,6 +139,7 @@ void TriggerEngine::Configure(const v1::TriggerSpec& spec) {
   for (const v1::TriggerRule& rule : spec.rules()) {
     Rule next;
     next.rule = rule;
+    next.tokens = TokenCheckOf(rule);
     // A rule that stays keeps its pause.
     for (Rule& old : rules_) {
       if (old.rule.name() != rule.name()) continue;
@@ -294,6 +296,21 @@ std::optional<std::string> TriggerEngine::TakeNotice() {
   return "trigger rules `move` and `vanished` have no memory for more values: "
          "the latest ones are not watched (set entry_contains, a smaller "
          "window)";
+}
+
+std::vector<v1::TriggerFired> TriggerEngine::OnToken(
+    const std::string& request, absl::Span<const RequestToken> tokens) {
+  std::vector<v1::TriggerFired> all;
+  for (Rule& rule : rules_) {
+    if (!rule.tokens.has_value() || Resting(rule) ||
+        !absl::StrContains(request, rule.rule.entry_contains()))
+      continue;
+    const std::optional<TokenFinding> found =
+        CheckLastToken(*rule.tokens, tokens);
+    if (found.has_value())
+      all.push_back(Fire(&rule, tokens.back().step, request, found->text));
+  }
+  return all;
 }
 
 std::vector<v1::TriggerFired> TriggerEngine::OnLoss(int64_t step, double loss) {

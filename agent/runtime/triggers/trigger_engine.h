@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "agent/runtime/triggers/course_watch.h"
 #include "common/base/clock.h"
+#include "common/detect/token_checks.h"
 #include "common/records/call_values.h"
 #include "common/records/non_finite.h"
 #include "rankprobe/v1/agent.pb.h"
@@ -36,6 +38,9 @@ class TriggerEngine {
   std::vector<v1::TriggerFired> OnPhase(int64_t step,
                                         const v1::CallPhase& phase);
   std::vector<v1::TriggerFired> OnLoss(int64_t step, double loss);
+  // `tokens`: of the request, the new one last.
+  std::vector<v1::TriggerFired> OnToken(const std::string& request,
+                                        absl::Span<const RequestToken> tokens);
   // Describes, for a person and once for each spec, what the rules cannot
   // check.
   std::optional<std::string> TakeNotice();
@@ -47,6 +52,8 @@ class TriggerEngine {
     uint32_t fires = 0;
     // Set for a rule that checks courses.
     std::unique_ptr<CourseWatch> courses;
+    // Set for a rule that checks tokens.
+    std::optional<TokenCheck> tokens;
   };
   struct History {
     double mean = 0;

@@ -2,9 +2,12 @@
 #include "agent/runtime/triggers/trigger_watcher.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/triggers/run_facts.h"
 #include "common/config/trigger_spec.h"
 
 namespace rankprobe {
@@ -12,6 +15,33 @@ namespace {
 
 constexpr size_t kMaxCalls = 20000;
 constexpr uint32_t kMaxFollowingSteps = 16;
+
+// Returns the records with the end of that step, or of the last one if it is not
+// there.
+v1::RecordBatch* EndOfStep(const FlightRing::Contents& contents, int64_t step) {
+  v1::RecordBatch* found = contents.buffers.back()->batch();
+  for (const auto& buffer : contents.buffers)
+    if (buffer->batch()->step() == step) found = buffer->batch();
+  return found;
+}
+
+// Adds facts to a step that has ended: its last record is its end, which counts
+// the records before it.
+void AddBeforeEnd(const std::vector<v1::RunFact>& facts,
+                  v1::RecordBatch* batch) {
+  if (facts.empty() || batch->records().empty()) return;
+  AddFacts(facts, [batch] {
+    const int last = batch->records_size() - 1;
+    const uint64_t order = batch->records(last).order();
+    v1::Record* const added = batch->add_records();
+    added->set_order(order + 1);
+    if (!batch->records(last).has_step_end()) return added->mutable_run_card();
+    batch->mutable_records()->SwapElements(last, last + 1);
+    batch->mutable_records(last)->set_order(order);
+    batch->mutable_records(last + 1)->set_order(order + 1);
+    return batch->mutable_records(last)->mutable_run_card();
+  });
+}
 
 }  // namespace
 
@@ -31,6 +61,8 @@ void TriggerWatcher::Configure(const v1::TriggerSpec& untrusted) {
   flight_plan_ = std::move(plan);
   ring_.SetLimits(spec.flight().steps(), spec.flight().max_bytes());
   triggers_.Configure(spec);
+  tokens_.SetLimits(spec.flight().requests(), spec.flight().tokens());
+  wants_tokens_.store(spec.flight().tokens() > 0, std::memory_order_relaxed);
   budget_.Configure(spec.budget());
   active_.store(
       spec.rules_size() > 0 || budget_.limited() || budget_.level() > 0,
@@ -55,12 +87,40 @@ void TriggerWatcher::RequestFlight() {
   flight_follows_ = kMaxFollowingSteps;
 }
 
+v1::RequestFlagged TriggerWatcher::FlagRequest(const std::string& request) {
+  RequestFlight();
+  absl::MutexLock lock(&mutex_);
+  return tokens_.Flag(request);
+}
+
 std::optional<FlightRing::Contents> TriggerWatcher::TakeRequestedFlight() {
   absl::MutexLock lock(&mutex_);
   if (!std::exchange(flight_wanted_, false)) return std::nullopt;
   FlightRing::Contents contents = ring_.Take();
   if (contents.steps == 0) return std::nullopt;
+  for (const RequestTokens::Wanted& wanted : tokens_.TakeWanted())
+    AddBeforeEnd(wanted.facts, EndOfStep(contents, wanted.step));
   return contents;
+}
+
+void TriggerWatcher::OnToken(const std::string& request, RequestToken token) {
+  absl::MutexLock lock(&mutex_);
+  token.step = step_;
+  std::vector<v1::TriggerFired> fired =
+      triggers_.OnToken(request, tokens_.Add(request, token));
+  for (const v1::TriggerFired& one : fired) {
+    tokens_.Want(request,
+                 absl::StrCat("rule ", one.rule(), ": ", one.detail()));
+  }
+  EmitFired(std::move(fired));
+}
+
+std::vector<v1::RunFact> TriggerWatcher::TakeTokens() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::RunFact> facts;
+  for (RequestTokens::Wanted& wanted : tokens_.TakeWanted())
+    absl::c_move(wanted.facts, std::back_inserter(facts));
+  return facts;
 }
 
 bool TriggerWatcher::ship_at_exit() const {

@@ -25,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "agent/runtime/triggers/evidence_budget.h"
 #include "agent/runtime/triggers/flight_ring.h"
+#include "agent/runtime/triggers/request_tokens.h"
 #include "agent/runtime/triggers/trigger_engine.h"
 #include "common/config/plan.h"
 
@@ -43,7 +44,11 @@ class TriggerWatcher {
   // Requests the flight recorder's steps, and the following ones until dumping
   // is on.
   void RequestFlight();
-  // Returns the steps to send now, if any.
+  // Requests them with the tokens of the server's requests that `request`
+  // names. Returns what it names here.
+  v1::RequestFlagged FlagRequest(const std::string& request);
+  // Returns the steps to send now, if any, with the tokens of requests that no
+  // step in progress has taken.
   std::optional<FlightRing::Contents> TakeRequestedFlight();
   v1::CallReport ReportCalls(uint64_t id) const;
   bool ship_at_exit() const;
@@ -61,6 +66,15 @@ class TriggerWatcher {
   // including those of this call.
   bool OnPhase(const v1::CallPhase& phase);
   void OnLoss(double loss);
+  // Whether tokens of requests are kept.
+  bool wants_tokens() const {
+    return wants_tokens_.load(std::memory_order_relaxed);
+  }
+  // A token that the step in progress has computed; its step is filled in.
+  void OnToken(const std::string& request, RequestToken token);
+  // Returns facts of requests whose tokens are to be recorded with the step in
+  // progress.
+  std::vector<v1::RunFact> TakeTokens();
   bool wants_replica() const;
   void OnReplica(uint64_t digest);
   // Notes a call that the filter has seen.
@@ -93,12 +107,14 @@ class TriggerWatcher {
 
   const Emit emit_;
   std::atomic<bool> active_{false};
+  std::atomic<bool> wants_tokens_{false};
   mutable absl::Mutex mutex_;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
   v1::TriggerSpec spec_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> flight_plan_ ABSL_GUARDED_BY(mutex_);
   FlightRing ring_ ABSL_GUARDED_BY(mutex_);
   TriggerEngine triggers_ ABSL_GUARDED_BY(mutex_);
+  RequestTokens tokens_ ABSL_GUARDED_BY(mutex_);
   EvidenceBudget budget_ ABSL_GUARDED_BY(mutex_);
   bool flight_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   // Number of steps that may still follow a request.

@@ -242,6 +242,9 @@ void RegisterCapture(py::module_& m) {
            py::arg("tensor"), py::arg("limit_bytes"))
       .def("record_facts", Of(&Capture::values, &ValueCapture::RecordFacts),
            py::arg("facts"))
+      .def_property_readonly("wants_tokens", &Asks<&StepReports::WantsTokens>)
+      .def("report_tokens", Of(&Capture::values, &ValueCapture::ReportTokens),
+           py::arg("tokens"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
       .def("report_fault", &Capture::ReportFault, py::arg("what"))
       .def_property_readonly("seen", &Capture::seen)

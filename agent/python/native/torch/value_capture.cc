@@ -130,6 +130,19 @@ void ValueCapture::RecordFacts(
   });
 }
 
+void ValueCapture::ReportTokens(
+    const std::vector<
+        std::tuple<std::string, int64_t, int64_t, double, double>>& tokens) {
+  capture_->Guarded("tokens of requests", [&](Recorder& recorder) {
+    std::vector<std::pair<std::string, RequestToken>> given;
+    given.reserve(tokens.size());
+    for (const auto& [request, index, id, logprob, entropy] : tokens)
+      given.emplace_back(request, RequestToken{index, id, logprob, entropy});
+    const py::gil_scoped_release release;
+    recorder.reports().ReportTokens(given);
+  });
+}
+
 std::string ValueCapture::Digest(const py::object& tensor,
                                  uint64_t limit_bytes) {
   const QuietScope quiet(capture_->quiet());

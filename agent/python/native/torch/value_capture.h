@@ -41,6 +41,10 @@ class ValueCapture {
   void RecordFacts(
       const std::vector<std::tuple<std::string, std::string, std::string>>&
           facts);
+  // Tokens are (request, index, id, log probability, entropy); see
+  // StepReports::ReportTokens.
+  void ReportTokens(const std::vector<std::tuple<std::string, int64_t, int64_t,
+                                                 double, double>>& tokens);
   // See ValueReader::Digest; the GIL is held while `limit_bytes` are read.
   std::string Digest(const pybind11::object& tensor, uint64_t limit_bytes);
 

@@ -7,7 +7,7 @@ import functools
 from typing import Any, Callable, Optional
 
 from rankprobe import _native
-from rankprobe.vllm._batch import batch_of
+from rankprobe.vllm._batch import Batch, batch_of
 
 
 class Steps:
@@ -17,12 +17,15 @@ class Steps:
     forwards that serve no request are not steps. Used only by the thread that runs `runner`.
 
     A fault of rankprobe ends recording with one line to `say`; the server continues.
-    parts: the CompiledParts of the model, or None. cache: the witness of the KV cache, or None.
+    parts: the CompiledParts of the model, or None. cache: the witness of the KV cache, or None. tokens: the TokenWatch, or None.
     """
 
-    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None, cache: Any = None) -> None:
+    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None, cache: Any = None,
+                 tokens: Any = None) -> None:
         self._runner, self._model, self._debugger, self._say, self._parts = runner, model, debugger, say, parts
-        self._cache = cache
+        # What watches a batch and ends by itself if it fails: the recording goes on.
+        self._watches: dict[str, Any] = {"the witness of the KV cache": cache, "the watch of tokens": tokens}
+        self._batch = Batch({}, {})
         # Argument of execute_model() until the model's forward begins.
         self._scheduled: Optional[Any] = None
         # Last result of prepare_inputs() of the newer runner (v1/worker/gpu).
@@ -54,6 +57,8 @@ class Steps:
         for name in ("sample_tokens", "pool"):
             if hasattr(self._runner, name):
                 setattr(self._runner, name, self._ending(getattr(self._runner, name)))
+        if self._watches["the watch of tokens"] is not None:
+            self._runner._sample = self._sampling(self._runner._sample)
 
     def _ending(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -64,6 +69,19 @@ class Steps:
                 self._guarded(self._end)
 
         return last_of_step
+
+    def _sampling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def sample(logits: Any, *args: Any, **kwargs: Any) -> Any:
+            name = "the watch of tokens"
+            # The sampler may change the logits.
+            numbers = self._watch(name, lambda tokens: tokens.numbers(logits)) if self._open else None
+            output = function(logits, *args, **kwargs)
+            if numbers is not None:
+                self._watch(name, lambda tokens: tokens.sampled(numbers, output, self._batch))
+            return output
+
+        return sample
 
     def _keeping(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -80,12 +98,11 @@ class Steps:
         prepared, self._prepared = self._prepared, None
         # Ends a previous step that neither sample_tokens() nor pool() has ended.
         self._end()
-        batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
+        batch = self._batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
         self._open = True
         self._debugger.start(model=self._model, scheduled_tokens=batch.tokens, first_positions=batch.positions)
-        if self._cache is not None:
-            input_ids = kwargs.get("input_ids", args[0] if args else None)
-            self._guard_cache(lambda: self._cache.before(self._debugger._steps.current, scheduled, batch, input_ids))
+        input_ids = kwargs.get("input_ids", args[0] if args else None)
+        self._watch("the witness of the KV cache", lambda cache: cache.before(self._debugger._steps.current, scheduled, batch, input_ids))
         if self._parts is not None and self._debugger._steps.running:
             self._parts.enter()
 
@@ -94,19 +111,20 @@ class Steps:
             self._parts.leave()
         if self._open:
             self._open = False
-            if self._cache is not None:
-                self._guard_cache(self._cache.after)
+            self._watch("the witness of the KV cache", lambda cache: cache.after())
             self._debugger.stop()
             self._debugger.step()
 
-    def _guard_cache(self, function: Callable[[], None]) -> None:
-        """Calls the function. A fault ends only the witness; recording continues."""
+    def _watch(self, name: str, function: Callable[[Any], Any]) -> Any:
+        """Returns function(watch), or None if there is none. A fault ends only that watch; recording continues."""
+        watch = self._watches[name]
         try:
-            function()
+            return None if watch is None or self._broken else function(watch)
         except Exception as error:  # noqa: BLE001 - serving continues
             if not _native.raise_later_if_programs(error):
-                self._cache = None
-                self._say(f"the witness of the KV cache ended: {error!r}; recording continues")
+                self._watches[name] = None
+                self._say(f"{name} ended: {error!r}; recording continues")
+        return None
 
     def _guarded(self, function: Callable[[], None]) -> None:
         if self._broken:

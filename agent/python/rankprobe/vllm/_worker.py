@@ -134,7 +134,8 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
         debugger._session.native.refuse_recording(ONLY_MODULES, only_apis=True)
         _compile_ahead(worker, vllm_config, debugger, model, parts)
     cache = _cache_of(worker, vllm_config, wanted, debugger)
-    Steps(worker.model_runner, model, debugger, say, parts, cache).install()
+    tokens = _tokens_of(worker, vllm_config, debugger)
+    Steps(worker.model_runner, model, debugger, say, parts, cache, tokens).install()
     if worker.rank == 0:
         session, switch = debugger._session, debugger._switch
         state = f"recording into {switch.plan['dump_path']}" if switch.enabled else "idle"
@@ -156,6 +157,18 @@ def _cache_of(worker: Any, vllm_config: Any, wanted: Settings, debugger: Any) ->
     if worker.rank == 0:
         say(f"no witness of the KV cache: {why_not}" if cache is None else f"witness of the KV cache: {cache.layers} layers")
     return cache
+
+
+def _tokens_of(worker: Any, vllm_config: Any, debugger: Any) -> Any:
+    """Returns what keeps the worker's tokens for the flight recorder, once its triggers ask for them; None if it is not possible."""
+    from rankprobe.vllm._tokens import TokenWatch, why_not_watched
+
+    why_not = why_not_watched(vllm_config, worker.model_runner)
+    if why_not:
+        if worker.rank == 0:
+            say(f"no flight recorder of tokens: {why_not}")
+        return None
+    return TokenWatch(worker.model_runner, debugger)
 
 
 def _compile_ahead(worker: Any, vllm_config: Any, debugger: Any, model: Any, parts: Any) -> None:

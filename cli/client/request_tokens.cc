@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/request_tokens.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "analysis/calls/call_place.h"
+#include "common/base/status_macros.h"
+#include "common/detect/token_checks.h"
+#include "common/text/counted.h"
+#include "common/text/visible_text.h"
+#include "dump_format/input_files.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe {
+namespace {
+
+// By index: a request may have been written several times.
+using Tokens = std::map<int64_t, RequestToken>;
+
+struct OfRank {
+  Tokens tokens;
+  // Why they were written.
+  std::string why;
+};
+
+// Adds tokens of the form [[index, id, log probability, entropy, step], ..].
+void AddTokens(absl::string_view text, Tokens* tokens) {
+  JsonDocument document;
+  if (!document.Parse(std::string(text)).ok()) return;
+  for (const JsonValue& item : document.root().items()) {
+    std::vector<double> numbers;
+    for (const JsonValue& number : item.items())
+      numbers.push_back(number.number);
+    if (numbers.size() != 5) continue;
+    RequestToken token;
+    token.index = static_cast<int64_t>(numbers[0]);
+    token.id = static_cast<int64_t>(numbers[1]);
+    token.logprob = numbers[2];
+    token.entropy = numbers[3];
+    token.step = static_cast<int64_t>(numbers[4]);
+    tokens->insert_or_assign(token.index, token);
+  }
+}
+
+void ReadTokens(const JsonValue& section, const std::string& request,
+                OfRank* out) {
+  for (const JsonMember& fact : section.fields()) {
+    absl::string_view name = fact.key;
+    if (!fact.value.is_string() || !absl::ConsumePrefix(&name, request) ||
+        !absl::ConsumePrefix(&name, " "))
+      continue;
+    if (name == "why") {
+      out->why = std::string(fact.value.text);
+    } else {
+      AddTokens(fact.value.text, &out->tokens);
+    }
+  }
+}
+
+// The newest tokens that follow each other.
+std::vector<RequestToken> LastRun(const Tokens& tokens) {
+  std::vector<RequestToken> run;
+  for (const auto& [index, token] : tokens) {
+    if (!run.empty() && index != run.back().index + 1) run.clear();
+    run.push_back(token);
+  }
+  return run;
+}
+
+}  // namespace
+
+absl::Status DiagnoseTokens(FileSystem* file_system, const DumpLayout& layout,
+                            const std::string& request,
+                            DiagnosisReport* report) {
+  std::map<int64_t, OfRank> ranks;
+  for (const DumpPlace& place : layout.places) {
+    const std::string path = place.directory + "/run_card.json";
+    if (!file_system->Exists(path)) continue;
+    RP_ASSIGN_OR_RETURN(std::string text, ReadInput(file_system, path));
+    JsonDocument document;
+    if (!document.Parse(std::move(text)).ok()) continue;
+    const JsonValue* const section = document.root().Find(kTokenRule);
+    if (section == nullptr) continue;
+    ReadTokens(*section, request,
+               &ranks[place.process ? -1 : analysis::RankOf(place)]);
+  }
+  std::erase_if(ranks,
+                [](const auto& one) { return one.second.tokens.empty(); });
+  if (ranks.empty()) {
+    report->Unjudged(
+        "log probability and entropy of its tokens: the flight recorder of "
+        "tokens was off, or neither a rule nor a user named the request",
+        "rankprobe triggers set FILE, then rankprobe flag REQUEST");
+    return absl::OkStatus();
+  }
+  for (const auto& [rank, of_rank] : ranks) {
+    const std::vector<RequestToken> tokens = LastRun(of_rank.tokens);
+    const std::string scope = absl::StrCat("tokens ", tokens.front().index,
+                                           " to ", tokens.back().index);
+    report->Note(absl::StrCat("Log probability and entropy of ", scope, ": ",
+                              VisibleText(of_rank.why)));
+    const int before = report->findings();
+    for (const TokenCheck& check : UsualTokenChecks()) {
+      const std::optional<TokenFinding> found =
+          FirstTokenFinding(check, tokens);
+      if (!found.has_value()) continue;
+      report->Add(kTokenRule, found->step, rank,
+                  absl::StrCat("token ", found->first), found->text,
+                  /*exact=*/found->is_nan);
+    }
+    if (report->findings() > before) continue;
+    if (absl::StartsWith(of_rank.why, "rule ")) {
+      // Its bounds are the user's.
+      report->Add(kTokenRule, tokens.back().step, rank, scope,
+                  VisibleText(of_rank.why), /*exact=*/false);
+    } else {
+      report->Healthy(absl::StrCat("log probability and entropy of ", scope,
+                                   ": no NaN, no break, no repetition"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe
