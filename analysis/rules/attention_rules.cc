@@ -179,8 +179,8 @@ class PositionsAlongBatch : public RankRule {
     return "tokens that occur several times in two samples";
   }
   absl::string_view twin() const override {
-    return "positions along the sequence, rotary positions; what a sample is "
-           "told besides, which is another in the next batch; an embedding of "
+    return "positions along the sequence, rotary positions; a condition of "
+           "each sample, which differs in the next batch; an embedding of "
            "the place in the batch on purpose (of a sensor): worth a look, no "
            "fault";
   }

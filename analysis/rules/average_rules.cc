@@ -19,8 +19,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// An average of weights that takes nearly all of the newest, or moves away from
-// them.
+// An average of weights that takes nearly all of the newest, or
+// subtracts it.
 class AverageInverted : public RankRule {
  public:
   absl::string_view name() const override { return "average-inverted"; }
@@ -63,7 +63,7 @@ class AverageInverted : public RankRule {
             "an average of the weights of ", others.begin()->first,
             " takes in each step ", std::round(*weight * 1e4) / 1e4,
             " of the newest ones: ",
-            *weight < 0 ? "it moves away from them, a sign is wrong"
+            *weight < 0 ? "they are subtracted, a sign is wrong"
                         : "it is nearly a copy, and the weight of the past is "
                           "given to the newest");
         return {finding};

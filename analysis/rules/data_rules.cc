@@ -403,7 +403,7 @@ class OptimizerAnew : public RankRule {
       finding.name = absl::StrCat("Training.0.debug.", kValue, ".0");
       finding.exact = false;
       finding.what = absl::StrCat(
-          "the optimizer's state begins anew in each of ", steps,
+          "the optimizer's state begins empty in each of ", steps,
           " steps: it is made in the training loop, so that its averages "
           "(momentum, those of Adam) hold one gradient each");
       return {finding};

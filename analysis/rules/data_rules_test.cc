@@ -172,7 +172,7 @@ TEST_F(DataRulesTest, AnAverageOfTheWeights) {
       EXPECT_FALSE(found[0].exact);
       EXPECT_THAT(found[0].what, HasSubstr("of the weights of net.w.w"));
       EXPECT_THAT(found[0].what,
-                  HasSubstr(wrong < 0 ? "moves away" : "nearly a copy"));
+                  HasSubstr(wrong < 0 ? "subtracted" : "nearly a copy"));
     }
   }
 }
@@ -278,7 +278,7 @@ TEST_F(DataRulesTest, PositionsAlongTheBatch) {
   };
   EXPECT_THAT(apart(0, 0), IsEmpty());
   EXPECT_THAT(apart(0, 1), IsEmpty());
-  // What each sample is told besides.
+  // A condition of each sample.
   EXPECT_THAT(apart(1, 1.1), IsEmpty());
   const auto found = apart(1, 1);
   ASSERT_THAT(found, SizeIs(1));
