@@ -64,11 +64,16 @@ RecomputedCalls::RecomputedCalls(const DumpReader& dump) {
     const std::optional<NumberedName> name = Parse(entry);
     if (!name.has_value()) continue;
     numbers_[std::string(name->before)].push_back(name->number);
-    ++size_;
   }
   for (auto& [name, numbers] : numbers_) {
     std::sort(numbers.begin(), numbers.end());
   }
+}
+
+int64_t RecomputedCalls::size() const {
+  size_t size = 0;
+  for (const auto& [name, numbers] : numbers_) size += numbers.size();
+  return static_cast<int64_t>(size);
 }
 
 std::optional<std::string> RecomputedCalls::WithoutThem(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of entries without activation checkpoints and wrappers, by which a run
-// with checkpoints is compared with one without. A checkpoint computes calls
+// Names of entries without activation checkpoints and wrappers, by which runs
+// with different checkpoints are compared. A checkpoint computes calls
 // again in the backward, which shifts the numbers of all later calls of the
 // same functions. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_CHECKPOINT_NAMES_H_
@@ -23,14 +23,15 @@ namespace rankprobe::analysis {
 class RecomputedCalls {
  public:
   explicit RecomputedCalls(const DumpReader& dump);
-  int64_t size() const { return size_; }
+  int64_t size() const;
+  // Whether two runs computed the same calls again.
+  bool operator==(const RecomputedCalls& other) const = default;
   // Returns the name that the entry has in a run without checkpoints, or nullopt
   // if it is one of these calls or its backward.
   std::optional<std::string> WithoutThem(absl::string_view entry) const;
 
  private:
   absl::flat_hash_map<std::string, std::vector<int64_t>> numbers_;
-  int64_t size_ = 0;
 };
 
 // Returns the entry without `_checkpoint_wrapped_module` and

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "analysis/compare/entry_match.h"
 #include "analysis/testing/dump_text.h"
 
@@ -16,6 +17,8 @@ using rankprobe::testing::Call;
 using ::testing::Eq;
 using ::testing::Optional;
 
+constexpr absl::string_view kRecomputedLayer =
+    R"x("Module.0._checkpoint_wrapped_module.Linear.forward.1")x";
 constexpr absl::string_view kStacks =
     R"x({"0":[["Tensor.mul.1.forward",)x"
     R"x("Module.0._checkpoint_wrapped_module.Linear.forward.1"],)x"
@@ -88,6 +91,27 @@ TEST_F(CheckpointNamesTest, RunsAreMatchedWithoutRecomputedCalls) {
   EXPECT_THAT(match.ReferenceOf(5), Optional(Eq(2)));
   EXPECT_THAT(match.ReferenceOf(6), Optional(Eq(3)));
   EXPECT_THAT(match.ReferenceOf(7), Optional(Eq(4)));
+}
+
+// A selective checkpoint computes the multiplication again, and not the layer.
+TEST_F(CheckpointNamesTest, RunsWithDifferentCheckpointsAreMatched) {
+  const auto target = WithCheckpoints();
+  dir_.Write("m", {Call("Tensor.mul.0.forward", "1", "1"),
+                   Call("Tensor.mul.1.forward", "1", "1"),
+                   Call("Tensor.mul.2.forward", "1", "2"),
+                   Call("Module.0.Linear.forward.1", "1", "2")});
+  dir_.WriteFile("m/stack.json",
+                 absl::StrReplaceAll(kStacks, {{kRecomputedLayer, "\"x\""}}));
+  const auto reference = Open("m");
+  MatchOptions options;
+  options.without_checkpoints = true;
+  const EntryMatch match = EntryMatch::Make(*target, *reference, options);
+  EXPECT_THAT(match.ReferenceOf(0), Optional(Eq(0)));
+  EXPECT_EQ(match.ReferenceOf(2), std::nullopt);
+  EXPECT_TRUE(match.IsRecomputedInTarget(2));
+  EXPECT_TRUE(match.IsRecomputedInReference(1));
+  EXPECT_THAT(match.ReferenceOf(6), Optional(Eq(2)));
+  EXPECT_THAT(match.ReferenceOf(7), Optional(Eq(3)));
 }
 
 TEST_F(CheckpointNamesTest, TwoRunsWithCheckpointsKeepTheirNumbers) {

@@ -181,16 +181,17 @@ std::vector<int64_t> MatchLayers(const LayerRules& rules,
 }
 
 // Changes the names of a dump to those without the calls that its checkpoints
-// computed again, and returns which entries are such calls.
+// computed again, and returns which entries are such calls. Those get names
+// that no entry of the other side has: ` recomputed` and the side.
 std::vector<bool> LeaveOutRecomputed(const RecomputedCalls& calls,
+                                     absl::string_view side,
                                      std::vector<std::string>* names) {
   std::vector<bool> recomputed(names->size());
   for (size_t i = 0; i < names->size(); ++i) {
     std::string& name = (*names)[i];
     const std::optional<std::string> without = calls.WithoutThem(name);
     recomputed[i] = !without.has_value();
-    // No entry has such a name.
-    name = without.value_or(absl::StrCat(name, " recomputed"));
+    name = without.value_or(absl::StrCat(name, " recomputed ", side));
   }
   return recomputed;
 }
@@ -210,10 +211,11 @@ EntryMatch EntryMatch::Make(const DumpReader& target,
   if (options.without_checkpoints) {
     const RecomputedCalls of_target(target);
     const RecomputedCalls of_reference(reference);
-    // Two runs with checkpoints have the same numbers.
-    if ((of_target.size() > 0) != (of_reference.size() > 0)) {
-      match.target_recomputed_ = LeaveOutRecomputed(of_target, &n);
-      match.reference_recomputed_ = LeaveOutRecomputed(of_reference, &b);
+    // Two runs with the same checkpoints have the same numbers.
+    if (of_target != of_reference) {
+      match.target_recomputed_ = LeaveOutRecomputed(of_target, "target", &n);
+      match.reference_recomputed_ =
+          LeaveOutRecomputed(of_reference, "reference", &b);
     }
     for (std::vector<std::string>* const names : {&n, &b}) {
       for (std::string& name : *names) name = WithoutWrappers(name);

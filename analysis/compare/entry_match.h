@@ -29,8 +29,8 @@ struct MatchOptions {
   // Matches layers by scope and rules. Requires readers with construct.json;
   // the dtype is not checked.
   std::optional<LayerRules> layers;
-  // Where one side alone has activation checkpoints, their recomputed calls are
-  // left out of its numbers; wrappers of checkpoints and FSDP are left out of
+  // Where the sides have different activation checkpoints, recomputed calls are
+  // left out of their numbers; wrappers of checkpoints and FSDP are left out of
   // the names of both.
   bool without_checkpoints = false;
 };
@@ -55,8 +55,8 @@ class EntryMatch {
                ? std::nullopt
                : std::optional<size_t>(static_cast<size_t>(reference_[target]));
   }
-  // Whether an activation checkpoint that only this side has computed the entry
-  // again.
+  // Whether an activation checkpoint computed the entry again, and the other
+  // side has other checkpoints.
   bool IsRecomputedInTarget(size_t target) const {
     return target < target_recomputed_.size() && target_recomputed_[target];
   }
@@ -67,7 +67,7 @@ class EntryMatch {
 
  private:
   std::vector<int64_t> reference_;
-  // Empty where neither side, or each, has activation checkpoints.
+  // Empty where both sides have the same activation checkpoints, or none.
   std::vector<bool> target_recomputed_;
   std::vector<bool> reference_recomputed_;
 };

@@ -105,7 +105,7 @@ class Finder {
     }
     if (recomputed_ > 0) {
       report_.notes.push_back(absl::StrCat(
-          "Only one side has activation checkpoints. Its ", recomputed_,
+          "The sides have different activation checkpoints: ", recomputed_,
           " calls that were computed again in the backward are not compared."));
     }
     return std::move(report_);
@@ -534,7 +534,7 @@ class Finder {
   double forward_drift_ = 0;  // without gradients
   ValueSources sources_;      // of the rank that is compared
   std::vector<RankOutcome> outcomes_;
-  int64_t recomputed_ = 0;  // entries of checkpoints that one side alone has
+  int64_t recomputed_ = 0;  // entries, where the checkpoints differ
   DivergenceReport report_;
 };
 

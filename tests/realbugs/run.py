@@ -60,7 +60,6 @@ class Answer(NamedTuple):
 class Setup(NamedTuple):
     environment: dict[str, str]
     work: Path
-    port: int
     known: list[str]  # runs that are in the archive
 
 
@@ -81,8 +80,7 @@ def record(name: str, bug: bool, config: list[str], setup: Setup, kind: str) -> 
         environment["FAULT"] = name.removeprefix("hunt-") if bug else "none"
     if kind == "x":
         environment["STEPS"] = "14"
-    launch = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--master_addr", "127.0.0.1",
-                                                  "--master_port", str(setup.port), "--nproc_per_node", str(ranks)]
+    launch = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     command = [BUILD / "bin" / "rankprobe", "run", "--run", run, *config, "--", *launch, program_of(name)]
     done = subprocess.run(command, env=environment, cwd=setup.work, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
@@ -186,9 +184,9 @@ def main() -> int:
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             known = known_runs(environment)
-            for number, name in enumerate(names):
+            for name in names:
                 begin = time.monotonic()
-                bad, good, beside = ask_both(name, Setup(environment, work, port + 1 + number, known), options.reference)
+                bad, good, beside = ask_both(name, Setup(environment, work, known), options.reference)
                 if name.startswith("sound"):
                     wrong += bad.sure
                 else:
