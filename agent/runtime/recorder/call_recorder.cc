@@ -64,6 +64,9 @@ bool CallRecorder::Add(const std::string& entry, v1::CallKind kind,
                        BuildPhase build, ReferenceComparer::Phase phase,
                        bool may_wait) {
   StepRecords& records = core_->records;
+  // If this call waits for room, other threads wait for the lock, and must not
+  // keep the locks of the program meanwhile.
+  if (may_wait) due_.store(true, std::memory_order_relaxed);
   const bool in_full = records.AddPhase(entry, kind, build, phase, may_wait);
   due_.store(!may_wait && records.IsDue(), std::memory_order_relaxed);
   return in_full;

@@ -33,10 +33,10 @@ class CallRecorder {
   void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
-  // Whether records are due to be submitted, for which the recorder may wait
-  // until there is room. A caller that must not be kept waiting, because it
-  // holds a lock of the program, passes `may_wait` false unless records are
-  // due.
+  // Whether records are due to be submitted, or are being submitted, for which
+  // the recorder may wait until there is room. A caller that must not be kept
+  // waiting, because it holds a lock of the program, passes `may_wait` false
+  // unless records are due.
   bool Due() const { return due_.load(std::memory_order_relaxed); }
   // Records the inputs of a kept call, before it runs.
   void Inputs(const RecordedCall& call, BuildPhase build, bool may_wait = true);
