@@ -37,7 +37,7 @@ ask() {
       ;;
   esac
   if grep -q "AddressSanitizer\|runtime error" "$scratch/err"; then
-    printf 'a sanitizer speaks: rankprobe %s\n' "$*"
+    printf 'a sanitizer reports a fault: rankprobe %s\n' "$*"
     head -n 40 "$scratch/err"
     failed=1
   fi
@@ -132,7 +132,7 @@ ask config set "$scratch/config.json" --run oracle
 ask triggers set "$scratch/triggers.json" --run oracle
 for verb in runs status "status --run oracle" "events --run oracle" "ledger --run oracle" "query --run oracle" "query --run oracle --rows rank --heat" \
   "query --run oracle --statistic max --csv" "scan --run oracle" "diagnose run:oracle" "diagnose run:oracle@2 run:oracle@3" "explain --run oracle" \
-  "config get --run oracle" "triggers get --run oracle" "flight --run oracle" "export --run oracle --steps 0-2 -o $scratch/exported" \
+  "config get --run oracle" "triggers get --run oracle" "flight --run oracle" "flag --run oracle x" "export --run oracle --steps 0-2 -o $scratch/exported" \
   "export --run oracle --steps 0-2 --tar $scratch/exported.tar" "disable --run oracle" "enable --run oracle --for-steps 2" "overflow_check run:oracle@2" \
   "first-divergence run:oracle@2 run:oracle@3" "reindex --run oracle" "verify" "backup $scratch/backup" "delete --run oracle --steps 0-1"; do
   read -ra words <<<"$verb"
@@ -149,7 +149,7 @@ IFS='|' read -ra verbs <<<"$paths"
 for verb in "${verbs[@]}"; do
   case $verb in config | triggers) continue ;; esac
   [[ $asked == *" $verb | "* ]] || {
-    echo "nobody asks rankprobe $verb here"
+    echo "this script does not ask: rankprobe $verb"
     failed=1
   }
 done
