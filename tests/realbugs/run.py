@@ -150,8 +150,8 @@ def document(rows: list[tuple[str, Answer, Answer, str]]) -> str:
              f"* Published bugs (p01 to p32) whose kind or place is in the first answer, without a reference: {found(published)}. Of p01, p23 and p32 it is the",
              "  kind alone: gradients that differ on ranks, by a parameter that they have in common.",
              f"* Faults of this project's own, for which rules were written: {found(own)}.",
-             f"* Findings in {len(twins)} sound programs: {sum(twin.sure for twin in twins)} that are said to be sure, and in "
-             f"{sum(twin.text != '-' and not twin.sure for twin in twins)} one that is only worth a look.",
+             f"* Findings in {len(twins)} sound programs: {sum(twin.sure for twin in twins)} that are said to be sure, "
+             f"{sum(twin.text != '-' and not twin.sure for twin in twins)} that are worth a look.",
              "* No rule finds the others: they need a reference.", ""]
     for title, part in (("Published", published), ("Own", own)):
         columns = ["program", "without a reference", *(["with the twin as reference"] if part is published else []), "its twin alone"]
