@@ -19,8 +19,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// An average of weights that takes nearly all of the newest, or
-// subtracts it.
+// An average of weights to which the newest weights contribute nearly
+// everything, or with the wrong sign.
 class AverageInverted : public RankRule {
  public:
   absl::string_view name() const override { return "average-inverted"; }

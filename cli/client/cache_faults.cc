@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/cache_faults.h"
 
-#include <utility>
-
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "analysis/calls/call_place.h"
+#include "cli/client/card_sections.h"
+#include "cli/client/fetch_events.h"
 #include "common/base/status_macros.h"
 #include "common/text/visible_text.h"
-#include "dump_format/input_files.h"
 #include "dump_format/json_value.h"
 
 namespace rankprobe {
@@ -65,26 +64,19 @@ void CacheFaults::AddTo(const std::string& request,
 absl::StatusOr<CacheFaults> ReadCacheFaults(FileSystem* file_system,
                                             const DumpLayout& layout) {
   CacheFaults out;
-  for (const DumpPlace& place : layout.places) {
-    const std::string path = place.directory + "/run_card.json";
-    if (!file_system->Exists(path)) continue;
-    RP_ASSIGN_OR_RETURN(std::string text, ReadInput(file_system, path));
-    JsonDocument document;
-    if (!document.Parse(std::move(text)).ok()) continue;
-    const JsonValue* const section = document.root().Find(kCacheRule);
-    if (section != nullptr) ReadCard(*section, place, &out);
-  }
+  RP_RETURN_IF_ERROR(ReadCardSections(
+      file_system, layout, kCacheRule,
+      [&out](const DumpPlace& place, const JsonValue& section) {
+        ReadCard(section, place, &out);
+      }));
   return out;
 }
 
 absl::StatusOr<CacheFaults> AskCacheFaults(
     const Client& client, const std::string& run,
     const std::set<uint64_t>& incarnations) {
-  v1::ListEventsRequest request;
-  request.set_run(run);
-  request.set_limit(kMostEvents);
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
-                      client.Ask(&ControlStub::ListEvents, request));
+                      FetchEvents(client, run, 0, kMostEvents));
   CacheFaults out;
   for (const v1::Event& event : response.events()) {
     absl::string_view text = event.detail();

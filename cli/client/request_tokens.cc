@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,11 +11,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "analysis/calls/call_place.h"
+#include "cli/client/card_sections.h"
 #include "common/base/status_macros.h"
 #include "common/detect/token_checks.h"
 #include "common/text/counted.h"
 #include "common/text/visible_text.h"
-#include "dump_format/input_files.h"
 #include "dump_format/json_value.h"
 
 namespace rankprobe {
@@ -81,17 +80,12 @@ absl::Status DiagnoseTokens(FileSystem* file_system, const DumpLayout& layout,
                             const std::string& request,
                             DiagnosisReport* report) {
   std::map<int64_t, OfRank> ranks;
-  for (const DumpPlace& place : layout.places) {
-    const std::string path = place.directory + "/run_card.json";
-    if (!file_system->Exists(path)) continue;
-    RP_ASSIGN_OR_RETURN(std::string text, ReadInput(file_system, path));
-    JsonDocument document;
-    if (!document.Parse(std::move(text)).ok()) continue;
-    const JsonValue* const section = document.root().Find(kTokenRule);
-    if (section == nullptr) continue;
-    ReadTokens(*section, request,
-               &ranks[place.process ? -1 : analysis::RankOf(place)]);
-  }
+  RP_RETURN_IF_ERROR(ReadCardSections(
+      file_system, layout, kTokenRule,
+      [&](const DumpPlace& place, const JsonValue& section) {
+        ReadTokens(section, request,
+                   &ranks[place.process ? -1 : analysis::RankOf(place)]);
+      }));
   std::erase_if(ranks,
                 [](const auto& one) { return one.second.tokens.empty(); });
   if (ranks.empty()) {

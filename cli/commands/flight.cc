@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
+#include "cli/client/fetch_events.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "common/base/monotonic_event.h"
@@ -53,17 +54,6 @@ absl::Status Flight(const Globals& globals, const FlightFlags& flags) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::ListEventsResponse> EventsAfter(const Client& client,
-                                                   const std::string& run,
-                                                   uint64_t after,
-                                                   uint32_t limit) {
-  v1::ListEventsRequest request;
-  request.set_run(run);
-  request.set_after_id(after);
-  request.set_limit(limit);
-  return client.Ask(&ControlStub::ListEvents, request);
-}
-
 // Waits until `ranks` ranks have answered; returns their answers.
 absl::StatusOr<v1::ListEventsResponse> AwaitAnswers(
     const Client& client, const v1::ShipFlightRequest& request, uint64_t after,
@@ -72,7 +62,7 @@ absl::StatusOr<v1::ListEventsResponse> AwaitAnswers(
   v1::ListEventsResponse answers;
   while (true) {
     RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse newer,
-                        EventsAfter(client, request.run(), after, 0));
+                        FetchEvents(client, request.run(), after, 0));
     for (const v1::Event& event : newer.events()) {
       after = std::max(after, event.id());
       if (event.rule() == kFlagRule && event.entry() == request.request())
@@ -93,7 +83,7 @@ absl::Status Flag(const Globals& globals, const FlightFlags& flags) {
   RP_ASSIGN_OR_RETURN(const v1::ShipFlightRequest request,
                       RequestOf(client, flags));
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse newest,
-                      EventsAfter(client, request.run(), 0, 1));
+                      FetchEvents(client, request.run(), 0, 1));
   const uint64_t after = newest.events().empty() ? 0 : newest.events(0).id();
   RP_ASSIGN_OR_RETURN(const v1::ShipFlightResponse asked,
                       client.Act(&ControlStub::ShipFlight, request));

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
+#include "cli/client/fetch_events.h"
 #include "cli/client/known_runs.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/numbers.h"
@@ -129,17 +130,6 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags,
   }
   for (const v1::RankExplanation& rank : response.ranks()) PrintRank(rank);
   return absl::OkStatus();
-}
-
-absl::StatusOr<v1::ListEventsResponse> FetchEvents(const Client& client,
-                                                   const std::string& run,
-                                                   uint64_t after,
-                                                   uint32_t limit) {
-  v1::ListEventsRequest request;
-  request.set_run(run);
-  request.set_after_id(after);
-  request.set_limit(limit);
-  return client.Ask(&ControlStub::ListEvents, request);
 }
 
 struct EventsFlags {

@@ -4,6 +4,7 @@
 #ifndef RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
 #define RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
