@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "agent/python/native/session/idle_calls.h"
 #include "agent/python/native/session/plan_dict.h"
 #include "agent/python/native/session/step_exporter.h"
 #include "agent/python/native/torch/api_object.h"
@@ -209,8 +210,7 @@ class PySession {
   // The recorder that hooks of PyTorch use. One per session.
   std::shared_ptr<Capture> MakeCapture(const py::dict& torch,
                                        const std::string& skipped_directory) {
-    Get();
-    capture_ = std::make_shared<Capture>(recorder_, torch, skipped_directory);
+    capture_ = std::make_shared<Capture>(Share(), torch, skipped_directory);
     return capture_;
   }
 
@@ -320,6 +320,7 @@ class PySession {
     const py::gil_scoped_release release;
     Get().Step();
   }
+  py::tuple IdleCalls() { return MakeIdleCalls(Share()); }
   bool step_is_empty() { return Get().StepIsEmpty(); }
   bool ForgetEmptyStep() { return Get().ForgetEmptyStep(); }
   void SetInitStep(int64_t step) {
@@ -422,10 +423,11 @@ class PySession {
       phase->mutable_input_kwargs();
     });
   }
-  Recorder& Get() {
+  const std::shared_ptr<Recorder>& Share() {
     if (recorder_ == nullptr) throw std::runtime_error("the session is closed");
-    return *recorder_;
+    return recorder_;
   }
+  Recorder& Get() { return *Share(); }
 
   absl::Duration silence_deadline_;
   const std::shared_ptr<v1::Undelivered> lost_ =
@@ -522,6 +524,7 @@ PYBIND11_MODULE(_native, m) {
            py::arg("requests") = py::none())
       .def("stop", &PySession::Stop, py::arg("at_most_seconds") = py::none())
       .def("step", &PySession::Step)
+      .def("idle_calls", &PySession::IdleCalls)
       .def("set_init_step", &PySession::SetInitStep, py::arg("step"))
       .def("call", &PySession::Call, py::arg("prefix"), py::arg("op"),
            py::arg("inputs"), py::arg("outputs"))

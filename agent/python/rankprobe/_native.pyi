@@ -75,6 +75,10 @@ class Session:
     def step(self) -> None:
         """The step is over, its tree is complete."""
 
+    def idle_calls(self) -> tuple[Callable[[], bool], Callable[[], bool]]:
+        """Functions that begin and end a step which records nothing after another one, for a fraction of the cost of start() and
+        step(). They return False, having done nothing, if start() or step() is to be called."""
+
     def set_init_step(self, step: int) -> None:
         """The number of the first step. ValueError: negative, or too late."""
 

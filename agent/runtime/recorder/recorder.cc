@@ -14,6 +14,8 @@ namespace rankprobe {
 namespace {
 
 constexpr uint64_t kMaxFaultRecords = 100;
+// How often a step that records nothing is begun by Start() at least.
+constexpr int64_t kFullStartNs = 1'000'000'000;
 // Longest wait of Stop() for a collector that was stuck and commits again.
 constexpr absl::Duration kPatienceWithStuck = absl::Seconds(1);
 // Bounds of one wait, after which the collector's progress is checked again.
@@ -111,6 +113,7 @@ void Recorder::Start(std::optional<int64_t> rank,
                      const v1::StepRequests* requests) {
   if (core_.Forked() || core_.session == nullptr) return;
   absl::MutexLock lock(&core_.mutex);
+  started_ns_ = clock_->MonotonicNanos();
   StepRecords& records = core_.records;
   if (rank.has_value() && core_.rank != rank) {
     core_.rank = rank;
@@ -150,6 +153,31 @@ void Recorder::Start(std::optional<int64_t> rank,
   }
   if (wanted && !records.flight()) records.BeginReference(core_.rank);
   core_.recording.store(wanted, std::memory_order_relaxed);
+}
+
+bool Recorder::IsIdle() const {
+  return !core_.filter.enabled() && !asked_.enabled && !core_.records.begun() &&
+         (core_.watcher == nullptr || core_.watcher->IsIdle());
+}
+
+bool Recorder::StartIdle() {
+  // The caller may hold the GIL, so nothing is waited for.
+  if (core_.Forked() || core_.session == nullptr || !core_.mutex.TryLock())
+    return false;
+  const bool idle = IsIdle() &&
+                    clock_->MonotonicNanos() - started_ns_ < kFullStartNs &&
+                    core_.session->BeginIdleStep(core_.records.step());
+  core_.mutex.Unlock();
+  return idle;
+}
+
+bool Recorder::StepIdle() {
+  if (core_.Forked() || core_.session == nullptr || !core_.mutex.TryLock())
+    return false;
+  const bool idle = IsIdle();
+  if (idle) core_.records.SkipStep();
+  core_.mutex.Unlock();
+  return idle;
 }
 
 bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {

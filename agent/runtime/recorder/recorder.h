@@ -75,6 +75,14 @@ class Recorder {
   // server's step: the plan's request_id selects a step and its rows by them.
   void Start(std::optional<int64_t> rank = std::nullopt,
              const v1::StepRequests* requests = nullptr);
+  // Like Start() and Step() of a step that records nothing after another one,
+  // for a fraction of their cost: a training step has evicted their code and
+  // data from the processor's caches. They return false, having done nothing,
+  // if anything is to be recorded, and StartIdle() also if the last Start() was
+  // over a second ago, so that what only a caller of Start() checks is checked
+  // from time to time. They wait for no other thread that uses the recorder.
+  bool StartIdle();
+  bool StepIdle();
   // Returns true if the records are safe in a file (Session::Keep) or there are
   // none, false if Stop waited for the collector: at most for the deadline, or
   // for `at_most` if the caller knows that the wait may time out. `at_most` is
@@ -123,6 +131,7 @@ class Recorder {
            const Clock* clock, std::unique_ptr<FileSystem> file_system,
            std::shared_ptr<const Plan> local_plan);
 
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   // Returns whether the step's records go to the collector.
   bool EndStep() ABSL_LOCKS_EXCLUDED(core_.mutex);
 
@@ -137,6 +146,8 @@ class Recorder {
 
   ActivePlan asked_ ABSL_GUARDED_BY(core_.mutex);
   bool request_missing_ ABSL_GUARDED_BY(core_.mutex) = false;
+  // When Start() was called last.
+  int64_t started_ns_ ABSL_GUARDED_BY(core_.mutex) = INT64_MIN / 2;
   uint64_t faults_ ABSL_GUARDED_BY(core_.mutex) = 0;
   // Sequence number that the collector had committed when Stop() last timed
   // out.

@@ -291,7 +291,7 @@ TEST(ReferencePath, IsCheckedByTheConstructor) {
   ManualClock clock;
   Received received;
   const auto recorder = Recorder::Create(
-      options, std::make_unique<FakeSession>(&received), &clock);
+      options, std::make_unique<testing::FakeSession>(&received), &clock);
   EXPECT_TRUE(absl::IsInvalidArgument(recorder.status()));
   EXPECT_THAT(recorder.status().ToString(),
               HasSubstr("tensor.bench_path: \"/nonexist\""));

@@ -47,6 +47,11 @@ class StepRecords {
   // Whether the requested number of differences from the reference was found.
   bool spent() const { return reference_.active() && reference_.spent(); }
   void GoToFlight() { flight_ = true; }
+  // Ends a step of which nothing was recorded, after another one.
+  void SkipStep() {
+    ++step_;
+    ++generation_;
+  }
   // Whether it has begun without any call, and nothing of it has been sent.
   bool IsEmpty() const;
   // Begins the step, or reports other requests in it.

@@ -81,6 +81,16 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
   return Current();
 }
 
+bool PlanSwitcher::BeginIdleStep(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  const bool due = std::any_of(
+      agreed_.begin(), agreed_.end(),
+      [step](const Held& held) { return step >= held.effective_at_step; });
+  if (due || Current().enabled) return false;
+  step_ = step;
+  return true;
+}
+
 void PlanSwitcher::SetLocal(std::shared_ptr<const Plan> plan, bool enabled) {
   absl::MutexLock lock(&mutex_);
   if (current_.epoch != 0) return;

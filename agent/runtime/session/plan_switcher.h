@@ -32,6 +32,9 @@ class PlanSwitcher {
  public:
   // Enters `step` and returns its plan. `applied` is set if a plan took effect.
   ActivePlan BeginStep(int64_t step, std::optional<v1::PlanApplied>* applied);
+  // Enters `step` if no plan is due and the one in force records nothing;
+  // otherwise returns false and changes nothing.
+  bool BeginIdleStep(int64_t step);
 
   // Sets the plan that is used while the collector has sent none.
   void SetLocal(std::shared_ptr<const Plan> plan, bool enabled);

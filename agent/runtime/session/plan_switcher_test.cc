@@ -47,6 +47,26 @@ TEST_F(PlanSwitcherTest, ACommittedPlanTakesEffectOnItsStep) {
   EXPECT_FALSE(applied_.has_value()) << "reported once";
 }
 
+TEST_F(PlanSwitcherTest, AnIdleStepIsEnteredUntilAPlanIsDue) {
+  Enabled(3);
+  EXPECT_TRUE(gate_.BeginIdleStep(4));
+  EXPECT_EQ(gate_.step(), 4);
+  EXPECT_FALSE(gate_.Prepare(Spec(1, 4)).accepted()) << "the step has passed";
+  EXPECT_TRUE(gate_.Prepare(Spec(1, 6)).accepted());
+  EXPECT_FALSE(gate_.Commit(1).has_value());
+  EXPECT_TRUE(gate_.BeginIdleStep(5));
+  EXPECT_FALSE(gate_.BeginIdleStep(6));
+  EXPECT_EQ(gate_.step(), 5) << "it was not entered";
+  EXPECT_TRUE(Enabled(6));
+  EXPECT_FALSE(gate_.BeginIdleStep(7)) << "dumping is on";
+}
+
+TEST_F(PlanSwitcherTest, AnEditThatEnablesEndsIdleSteps) {
+  Enabled(3);
+  gate_.Edit(std::make_shared<Plan>(), /*enabled=*/true, /*at_once=*/true);
+  EXPECT_FALSE(gate_.BeginIdleStep(4));
+}
+
 TEST_F(PlanSwitcherTest, OneThatCannotRecordRefusesPlansThatEnableIt) {
   gate_.RefuseRecording("it runs compiled graphs", /*only_apis=*/false);
   EXPECT_FALSE(gate_.Prepare(Spec(1, 5)).accepted());

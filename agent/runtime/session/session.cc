@@ -27,8 +27,11 @@
 namespace rankprobe {
 namespace {
 
-// How old the collector's knowledge of a rank's step may get while it steps.
+// How old the collector's knowledge of a rank's step may get while it steps, if
+// steps are recorded and if they are not. It is less than the time that a switch
+// leaves for its messages (kRoundTripNs in collector/control).
 constexpr int64_t kProgressIntervalNs = 20'000'000;
+constexpr int64_t kIdleProgressIntervalNs = 50'000'000;
 constexpr size_t kSecretBytes = 32;
 // How long records that are in the file of their rank may stay unsent, so that
 // fast steps are sent together.
@@ -101,21 +104,15 @@ class SessionImpl final : public Session {
     if (Forked()) return {};
     std::optional<v1::PlanApplied> applied;
     ActivePlan active = gate_.BeginStep(step, &applied);
-    const int64_t now = clock_->MonotonicNanos();
-    v1::StepProgress progress;
-    progress.set_step(step);
-    progress.set_dumping(active.enabled && active.plan != nullptr);
-    absl::MutexLock lock(&mutex_);
-    if (step_began_ns_ > 0) progress.set_last_step_ns(now - step_began_ns_);
-    step_began_ns_ = now;
-    // The worker is woken for this only from time to time, because waking costs
-    // the step time.
-    const bool urgent = now - progress_told_ns_ >= kProgressIntervalNs ||
-                        progress.dumping() != told_dumping_;
-    if (urgent) progress_told_ns_ = now;
-    told_dumping_ = progress.dumping();
-    outbox_.NoteStep(std::move(progress), std::move(applied), urgent);
+    NoteStep(step, active.enabled && active.plan != nullptr,
+             std::move(applied));
     return active;
+  }
+
+  bool BeginIdleStep(int64_t step) override {
+    if (Forked() || !gate_.BeginIdleStep(step)) return false;
+    NoteStep(step, /*dumping=*/false, std::nullopt);
+    return true;
   }
 
   void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) override {
@@ -222,6 +219,27 @@ class SessionImpl final : public Session {
 
  private:
   bool Forked() const { return fork_guard_.InChild(); }
+
+  void NoteStep(int64_t step, bool dumping,
+                std::optional<v1::PlanApplied> applied)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    const int64_t now = clock_->MonotonicNanos();
+    v1::StepProgress progress;
+    progress.set_step(step);
+    progress.set_dumping(dumping);
+    absl::MutexLock lock(&mutex_);
+    if (step_began_ns_ > 0) progress.set_last_step_ns(now - step_began_ns_);
+    step_began_ns_ = now;
+    // The worker is woken for this only from time to time, because waking it
+    // costs the step 20 us.
+    const int64_t interval =
+        dumping ? kProgressIntervalNs : kIdleProgressIntervalNs;
+    const bool urgent =
+        now - progress_told_ns_ >= interval || dumping != told_dumping_;
+    if (urgent) progress_told_ns_ = now;
+    told_dumping_ = dumping;
+    outbox_.NoteStep(std::move(progress), std::move(applied), urgent);
+  }
 
   const SessionOptions options_;
   const Clock* const clock_;

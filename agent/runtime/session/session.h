@@ -147,6 +147,11 @@ class Session {
   // been reached, and returns the plan in force. Cheap.
   virtual ActivePlan BeginStep(int64_t step) = 0;
 
+  // [training] Enters `step` without looking for a plan, which costs less than
+  // BeginStep. Returns false and does nothing if a plan is due or the one in
+  // force records something.
+  virtual bool BeginIdleStep(int64_t step) { return false; }
+
   // [training] Sets the process' own plan (constructor config), which is used
   // while the collector has none.
   virtual void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) = 0;

@@ -65,6 +65,11 @@ class FakeSession : public Session {
     if (received_->remote.plan != nullptr) return received_->remote;
     return {local_, 0, enabled_};
   }
+  bool BeginIdleStep(int64_t step) override {
+    if (received_->remote.plan != nullptr || enabled_) return false;
+    received_->steps_begun.push_back(step);
+    return true;
+  }
   void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) override {
     local_ = std::move(plan);
     enabled_ = enabled;

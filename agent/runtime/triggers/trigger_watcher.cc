@@ -161,6 +161,12 @@ void TriggerWatcher::Calls::Clear() {
   items.clear();
 }
 
+bool TriggerWatcher::IsIdle() const {
+  absl::MutexLock lock(&mutex_);
+  return !active() && flight_plan_ == nullptr && flight_follows_ == 0 &&
+         calls_.items.empty();
+}
+
 void TriggerWatcher::EndStep() {
   absl::MutexLock lock(&mutex_);
   ring_.EndStep();

@@ -58,6 +58,8 @@ class TriggerWatcher {
   void EndStep();
   // Whether the methods below have an effect.
   bool active() const { return active_.load(std::memory_order_relaxed); }
+  // Whether a step in which nothing is recorded changes nothing here.
+  bool IsIdle() const;
   // The plan to record under while dumping is off; null if nothing is recorded.
   std::shared_ptr<const Plan> FlightPlan() const;
   // Adds records of the step in progress to the flight recorder.

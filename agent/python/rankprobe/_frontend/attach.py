@@ -34,3 +34,15 @@ def config_file(mode: str, level: str = "mix") -> str:
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(data, file)
     return path
+
+
+def make_debugger(front: Any, mode: str) -> Any:
+    """Constructs the PrecisionDebugger `front` with a config_file(), which exists only for this call."""
+    path = config_file(mode)
+    try:
+        debugger = front(config_path=path)
+    finally:
+        os.unlink(path)
+    if not debugger._inert:
+        debugger._switch.forget_file()
+    return debugger

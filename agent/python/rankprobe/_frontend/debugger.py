@@ -272,7 +272,7 @@ class Debugger:
         if self._switch.asks:
             self._notices.ended(self._switch.asked, begun, self._started)
         self._session.finish_exports()
-        self._closed = True
+        self._closed, self._idle = True, False
         self._remove_parts()
         self._instruments.remove()
         self._session.close()
@@ -290,6 +290,7 @@ class Debugger:
 
     def _abandon(self) -> None:
         self._closed = self._inert = True
+        self._idle = False
         self._instruments.end_recording()
         self._monitor.end_step()
         self._remove_parts()
@@ -304,9 +305,26 @@ class Debugger:
             self._notices.bad_requests(self._switch.asked, str(error))
             return None
 
+    def _start_idle(self) -> bool:
+        """Begins a step that records nothing, after another one. Returns False, having begun none, if more is to be done."""
+        if not self._idle:
+            return False
+        if self._switch.followed:
+            self._switch.follow_file(self._session)
+        return self._session.start_idle()
+
+    def _end_idle(self) -> bool:
+        """Ends a step that _start_idle() or _start() has begun. Returns False, having done nothing, if more is to be done."""
+        if not self._idle or self._steps.any_dirty or not self._session.step_idle():
+            return False
+        self._steps.end()
+        return True
+
     def _start(self, model: Any, token_range: Optional[Sequence[int]], rank_id: Optional[int], scheduled_tokens: Any = None,
                first_positions: Any = None) -> None:
         self._check_process(starts=True)
+        if token_range is None and rank_id is None and scheduled_tokens is None and self._start_idle():
+            return
         over = self._over()
         if not over:
             self._switch.follow_file(self._session)
@@ -357,7 +375,7 @@ class Debugger:
         self._session.commit()
 
     def _step(self) -> None:
-        if self._over():
+        if self._end_idle() or self._over():
             return
         if self._idle and not self._steps.has_records:
             self._session.native.step()

@@ -125,6 +125,7 @@ class RankSession:
             if self.embedded is not None:
                 self.embedded.leave()
             raise
+        self.start_idle, self.step_idle = self.native.idle_calls()
         self._watched = _Descriptor()
         self._exports: Optional[Exports] = None
         if self.embedded is not None or plan["auto_export"]:

@@ -31,7 +31,7 @@ class Switch:
         # Whether the plan is still that of the constructor.
         self._own = True
         # Whether the file is a switch, checked in each step.
-        self._followed = file.path is not None and "dump_enable" in self.plan
+        self.followed = file.path is not None and "dump_enable" in self.plan
 
     @property
     def config_json(self) -> str:
@@ -66,10 +66,14 @@ class Switch:
         self.plan = plan
         return changed
 
+    def forget_file(self) -> None:
+        """Call if the config file is removed after the construction: a later file of its name is not an edit of it."""
+        self.followed = False
+
     def follow_file(self, session: RankSession) -> None:
         """Applies an edit of the config file. With a private collector it is in force
         from the next session.start(); another collector makes it a plan of the run."""
-        if not self._followed:
+        if not self.followed:
             return
         try:
             edit = self._file.edited()

@@ -80,6 +80,9 @@ class TrainingSteps:
     def start(self) -> None:
         """Starts recording the current step, or continues it after pause()."""
         if self._debugger is not None and not self.running:
+            if self._next is None and self._debugger._start_idle():
+                self.running = self._begun = True
+                return
             if self._next is not None and not self._begun:
                 self.guarded(self._ask_number)
             self.guarded(self._start)
@@ -104,9 +107,11 @@ class TrainingSteps:
         """Ends the step when the optimizer has done or skipped it. The next step becomes the current one."""
         if self._debugger is not None:
             self.running = self._begun = False
-            self.guarded(self._end)
+            if not self._debugger._end_idle():
+                self.guarded(self._end)
 
     def _begin(self, models: list[Any], step: int) -> None:
+        from rankprobe._frontend.attach import make_debugger
         from rankprobe.pytorch import _attach_hook
         from rankprobe.pytorch.debugger import PrecisionDebugger
 
@@ -116,7 +121,7 @@ class TrainingSteps:
             if path:
                 PrecisionDebugger(config_path=path)
             else:
-                _attach_hook.make_debugger("idle")
+                make_debugger(PrecisionDebugger, "idle")
                 _attach_hook.tell(models, how)
         debugger = PrecisionDebugger._instance
         if debugger is None or debugger._inert:

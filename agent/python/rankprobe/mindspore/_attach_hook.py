@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional
 from mindspore import nn
 
 from rankprobe import _native
-from rankprobe._frontend.attach import config_file, say
+from rankprobe._frontend.attach import make_debugger, say
 from rankprobe._frontend.errors import CollectorMissingError
 from rankprobe._inputs import switch_hint
 from rankprobe._say import is_read_by_program
@@ -52,15 +52,12 @@ class _Attachment:
         networks = find_networks(optimizer.parameters)
         if not networks:
             return
-        path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         try:
-            PrecisionDebugger(config_path=path)
+            make_debugger(PrecisionDebugger, os.environ.get("RANKPROBE_ATTACH", "idle"))
         except CollectorMissingError as error:
             if os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING") == "fail":
                 raise SystemExit(f"rankprobe: not attached: {error}") from error
             raise
-        finally:
-            os.unlink(path)
         self._optimizer, self._networks = optimizer, networks
         # Runs before the debugger's handler, because handlers run in reverse order of registration.
         atexit.register(_guarded, self._end)

@@ -29,7 +29,7 @@ from typing import Any, Callable, Iterable, Optional
 import torch
 
 from rankprobe import _native
-from rankprobe._frontend.attach import config_file, say
+from rankprobe._frontend.attach import make_debugger, say
 from rankprobe._inputs import switch_hint
 from rankprobe._say import is_read_by_program
 from rankprobe.pytorch import _hidden_hooks, _walk
@@ -292,7 +292,7 @@ class _Attachment:
     def _attach(self, models: list[torch.nn.Module]) -> None:
         self._watch_no_more()
         try:
-            make_debugger(os.environ.get("RANKPROBE_ATTACH", "idle"))._attached = True
+            make_debugger(PrecisionDebugger, os.environ.get("RANKPROBE_ATTACH", "idle"))._attached = True
         except CollectorMissingError as error:
             if os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING") == "fail":
                 raise SystemExit(f"rankprobe: not attached: {error}") from error
@@ -391,15 +391,6 @@ class _Attachment:
             PrecisionDebugger._instance._optimizer_stepped(optimizer)
             PrecisionDebugger.report_replica(self._alive())
             self._end_step()
-
-
-def make_debugger(mode: str) -> PrecisionDebugger:
-    """Constructs the debugger with the config of `rankprobe run`: recording if `mode` is "on", else idle."""
-    path = config_file(mode)
-    try:
-        return PrecisionDebugger(config_path=path)
-    finally:
-        os.unlink(path)
 
 
 def tell(models: list[torch.nn.Module], how: str, where: str = "") -> None:
