@@ -27,11 +27,10 @@
 namespace rankprobe {
 namespace {
 
-// How old the collector's knowledge of a rank's step may get while it steps, if
-// steps are recorded and if they are not. It is less than the time that a switch
-// leaves for its messages (kRoundTripNs in collector/control).
-constexpr int64_t kProgressIntervalNs = 20'000'000;
-constexpr int64_t kIdleProgressIntervalNs = 50'000'000;
+// How old the collector's knowledge of a rank's step may get while it steps:
+// less than the time that a switch leaves for its messages (kRoundTripNs in
+// collector/control).
+constexpr int64_t kProgressIntervalNs = 50'000'000;
 constexpr size_t kSecretBytes = 32;
 // How long records that are in the file of their rank may stay unsent, so that
 // fast steps are sent together.
@@ -232,10 +231,8 @@ class SessionImpl final : public Session {
     step_began_ns_ = now;
     // The worker is woken for this only from time to time, because waking it
     // costs the step 20 us.
-    const int64_t interval =
-        dumping ? kProgressIntervalNs : kIdleProgressIntervalNs;
-    const bool urgent =
-        now - progress_told_ns_ >= interval || dumping != told_dumping_;
+    const bool urgent = now - progress_told_ns_ >= kProgressIntervalNs ||
+                        dumping != told_dumping_;
     if (urgent) progress_told_ns_ = now;
     told_dumping_ = dumping;
     outbox_.NoteStep(std::move(progress), std::move(applied), urgent);

@@ -67,9 +67,8 @@ void Capture::Finish() noexcept {
 void Capture::FinishDevices() noexcept {
   Quietly("numbers of devices", [&](Recorder& recorder) {
     // What describe() left to a device has a slot.
-    const DeviceStatistics* const devices = torch_.device_statistics;
-    if (devices != nullptr && devices->first_slot() == devices->next_slot())
-      return;
+    const DeviceStatistics* const slots = torch_.device_slots;
+    if (slots != nullptr && slots->first_slot() == slots->next_slot()) return;
     const PyRef got =
         PyRef::Steal(PyObject_CallNoArgs(torch_.finish_devices.get()));
     if (!got) {

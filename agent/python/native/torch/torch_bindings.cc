@@ -85,6 +85,8 @@ TorchBindings::TorchBindings(const py::dict& names)
   finish_devices = take("finish_devices");
   convert = take("convert");
   source_line = take("source_line");
+  if (const PyRef slots = take("device_slots", true); slots)
+    device_slots = py::handle(slots.get()).cast<const DeviceStatistics*>();
   if (const PyRef statistics = take("device_statistics", true); statistics) {
     device_statistics = py::handle(statistics.get()).cast<DeviceStatistics*>();
     is_cuda = take("is_cuda");

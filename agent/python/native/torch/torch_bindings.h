@@ -95,6 +95,8 @@ class TorchBindings {
   // that describe deferred, four words for each slot; address 0 if there are
   // none. Waits for devices.
   PyRef finish_devices;
+  // Has the slots of these results; null if that is unknown.
+  const DeviceStatistics* device_slots = nullptr;
   // convert(object, kwarg) -> an object of plain values, or None.
   PyRef convert;
   // For the autograd graph; the first two are absent in older PyTorch. Number

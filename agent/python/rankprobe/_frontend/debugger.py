@@ -150,7 +150,7 @@ class Debugger:
     @classmethod
     def _do(cls, what: str, *args: Any) -> None:
         """Runs a method that the program's loop calls. A fault of rankprobe is reported, and the training continues."""
-        self = cls._get(what)
+        self = cls._front._instance or cls._get(what)
         if self._attached:
             return
         try:
@@ -284,7 +284,7 @@ class Debugger:
         """Returns whether it is closed, cut off or a forked child's copy; nothing may be done then."""
         if self._closed or getpid() != self._pid:
             return True
-        if self._session.cut_off:
+        if self._session.is_cut_off():
             self._abandon()
         return self._closed
 

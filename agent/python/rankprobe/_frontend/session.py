@@ -73,7 +73,6 @@ class _Descriptor:
         os.close(other)
         self._inode = fstat(self._fd).st_ino
 
-    @property
     def is_gone(self) -> bool:
         try:
             return fstat(self._fd).st_ino != self._inode
@@ -81,7 +80,7 @@ class _Descriptor:
             return True
 
     def close(self) -> None:
-        if not self.is_gone:
+        if not self.is_gone():
             os.close(self._fd)
 
 
@@ -127,6 +126,8 @@ class RankSession:
             raise
         self.start_idle, self.step_idle = self.native.idle_calls()
         self._watched = _Descriptor()
+        # Returns whether the program has closed descriptors that it did not open, and rankprobe's among them.
+        self.is_cut_off = self._watched.is_gone
         self._exports: Optional[Exports] = None
         if self.embedded is not None or plan["auto_export"]:
             self._exports = Exports(self.native, self.run, self._dump_path, self.embedded, lambda: self._rank, warn)
@@ -219,13 +220,8 @@ class RankSession:
         if self._exports is not None:
             self._exports.close()
 
-    @property
-    def cut_off(self) -> bool:
-        """Whether the program has closed descriptors that it did not open, and rankprobe's among them."""
-        return self._watched.is_gone
-
     def abandon(self) -> None:
-        """Call instead of close() if cut_off: calls of gRPC would abort, and descriptor numbers may belong to other files."""
+        """Call instead of close() if is_cut_off(): calls of gRPC would abort, and descriptor numbers may belong to other files."""
         self.native.abandon()
         if self.embedded is not None:
             self.embedded.forget()

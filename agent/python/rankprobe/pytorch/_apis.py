@@ -14,7 +14,9 @@ as well (`abs`, `neg`, `__idiv__`, `__rdiv__`), and what is registered and no fu
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import operator
 import sys
 import weakref
 from typing import Any, Callable, Iterator, Optional
@@ -25,7 +27,7 @@ from rankprobe import _native
 from rankprobe._say import say
 from rankprobe.pytorch._api_list import load_list, parse_list
 from rankprobe.pytorch._process import warn
-from rankprobe.pytorch._redirect import Around, redirect
+from rankprobe.pytorch._redirect import Around, redirect, unseen
 
 # Arguments that are receive buffers before the call, by position and keyword.
 _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
@@ -103,9 +105,9 @@ class Apis:
         self._hidden = 0
         # Called when torch.compile was called.
         self.on_compile: Callable[[], None] = lambda: None
-        # By purpose: wrapped functions, and those that are installed now, while APIs are recorded.
-        self._around: dict[str, Around] = {}
-        self._watched: list[Around] = []
+        # Redirects of functions that are not recorded, and these functions; see _watch().
+        self._watches: _native.RedirectedCalls = _native.RedirectedCalls()
+        self._watched: tuple[Any, ...] = (None,) * 4
         # By host and name: prefix, redirect and recorder.
         self._custom: dict[tuple[int, str], tuple[str, _native.Redirect, Any]] = {}
         self._collect(self._own_list)
@@ -167,15 +169,12 @@ class Apis:
         self._installed = True
         self._hidden = 0
         self._put()
-        self._watch_work()
-        self._watch_compilers()
+        self._watch()
 
     def remove(self) -> None:
         if not self._installed:
             return
-        for around in reversed(self._watched):
-            around.remove()
-        self._watched.clear()
+        self._watches.take()
         if self._hidden == 0:
             self._take()
         self._installed = False
@@ -190,41 +189,35 @@ class Apis:
             function.take(api)
         self._calls.take()
 
-    def _watch_work(self) -> None:
-        """Wraps Work.wait(), which completes the record of an asynchronous collective."""
-        if not torch.distributed.is_available():
-            return
+    def _watch(self) -> None:
+        """Redirects Work.wait(), which completes the record of an asynchronous collective, and the functions of TorchScript and the
+        compiler, which read the code of functions and must not see the redirects."""
+        functions: Any = (torch._C._distributed_c10d.Work.wait if torch.distributed.is_available() else None,
+                          getattr(torch.jit, "script", None), getattr(torch, "compile", None),
+                          getattr(sys.modules.get("torch.export"), "export", None))
+        if not all(map(operator.is_, functions, self._watched)):
+            self._watches, self._watched = _native.RedirectedCalls(), functions
+            compiled = functools.partial(self._unseen_by, lambda: self.on_compile())
+            makes: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+                self._done_after, compiled, compiled, functools.partial(self._unseen_by, lambda: None))
+            for function, make in zip(functions, makes):
+                found = None if function is None else redirect(function)
+                if found is not None:
+                    self._watches.add(found, unseen(make(found.original)))
+        self._watches.put()
+
+    def _done_after(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         done = self._capture.work_done
 
-        def around(wait: Callable[..., Any]) -> Callable[..., Any]:
-            def rankprobe_wait(*args: Any, **kwargs: Any) -> Any:
-                result = wait(*args, **kwargs)
-                if args:
-                    done(args[0])
-                return result
+        def rankprobe_wait(*args: Any, **kwargs: Any) -> Any:
+            result = wait(*args, **kwargs)
+            if args:
+                done(args[0])
+            return result
 
-            return rankprobe_wait
+        return rankprobe_wait
 
-        self._watch("wait", torch._C._distributed_c10d.Work.wait, around)
-
-    def _watch_compilers(self) -> None:
-        """Hides the redirects from TorchScript and the compiler, which read the code of functions."""
-        for host, name in ((torch.jit, "script"), (torch, "compile")):
-            if hasattr(host, name):
-                self._watch(name, getattr(host, name), lambda compiler: self._unseen_by(compiler, lambda: self.on_compile()))
-        export = getattr(sys.modules.get("torch.export"), "export", None)
-        if export is not None:
-            self._watch("export", export, lambda exporter: self._unseen_by(exporter, lambda: None))
-
-    def _watch(self, what: str, function: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        known = self._around.get(what)
-        if known is not None and known.function is function:
-            known.put()
-        else:
-            known = self._around[what] = Around(function, make)
-        self._watched.append(known)
-
-    def _unseen_by(self, function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    def _unseen_by(self, then: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
         def rankprobe_unseen(*args: Any, **kwargs: Any) -> Any:
             if function.__name__ == "script" and len(args) < 3:
                 # script() resolves names in the frame of its caller, which is above the two frames of this wrapper.

@@ -360,8 +360,8 @@ def bindings(devices: DeviceReader) -> dict[str, Any]:
         "disable_torch_function": torch._C.DisableTorchFunction,
         **({} if hasattr(torch._C, "DisableTorchFunctionSubclass") else {"modes_aside": _modes_aside, "modes_back": _modes_back}),
         "describe": _without_dispatch_modes(functools.partial(describe, devices)), "finish_devices": devices.finish,
-        "device_statistics": devices.statistics if _device.CUDA_DRIVER else None, "is_cuda": _BASE.is_cuda,
-        "get_device": _BASE.get_device, "raw_stream": _device.current_raw_stream,
+        "device_slots": devices.statistics, "device_statistics": devices.statistics if _device.CUDA_DRIVER else None,
+        "is_cuda": _BASE.is_cuda, "get_device": _BASE.get_device, "raw_stream": _device.current_raw_stream,
         "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
                    if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},

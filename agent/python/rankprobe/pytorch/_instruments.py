@@ -45,6 +45,8 @@ class Instruments:
         self._import = CompilerImport(self._compiler_comes, self._compiler_came)
         # Whether the plan in force was applied, and whether its hooks are installed and not set aside.
         self.applied = self._in_place = False
+        # Whether calls of APIs or modules may be recorded, until end_recording().
+        self._recording = False
 
     def apply(self, plan: dict[str, Any]) -> None:
         """Installs the stand-ins and hooks that the plan's level needs, and removes others."""
@@ -98,6 +100,7 @@ class Instruments:
 
     def put_back(self, plan: dict[str, Any]) -> None:
         """Installs everything again when a step is recorded with the plan that was applied."""
+        self._recording = True
         if not self._in_place:
             self.apply(plan)
         self._install_apis(plan)
@@ -151,6 +154,7 @@ class Instruments:
         self._modules.on_first = call
 
     def begin_step(self, plan: dict[str, Any]) -> None:
+        self._recording = True
         self._modules.begin_step()
         only_modules = plan["records_modules"] and not plan["records_apis"] and not self._tokens
         if not (only_modules and self._graphs.enter()):
@@ -158,6 +162,9 @@ class Instruments:
 
     def end_recording(self) -> None:
         """Stops recording APIs; gradients are still recorded."""
+        if not self._recording:
+            return
+        self._recording = False
         self._eager.leave()
         self._graphs.leave()
         self.apis.remove()

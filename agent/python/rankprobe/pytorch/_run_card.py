@@ -106,16 +106,16 @@ def _short(data: bytes) -> str:
     return _native.content_digest(data)
 
 
-def random_state(quick: Callable[[torch.Tensor, int], str]) -> Iterator[tuple[str, str]]:
+def random_state(quick: Callable[[torch.Tensor, int], str]) -> list[tuple[str, str]]:
     """quick: digest() of what is plain; "" of what is not."""
-    yield "python", python_state()
     state = torch.default_generator.get_state()
-    yield "torch", quick(state, 1 << 20) or digest(state, 1 << 20)
+    facts = [("python", python_state()), ("torch", quick(state, 1 << 20) or digest(state, 1 << 20))]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        yield "numpy", numpy_state(numpy.random)
+        facts.append(("numpy", numpy_state(numpy.random)))
     if torch.cuda.is_initialized():
-        yield f"cuda:{torch.cuda.current_device()}", digest(torch.cuda.get_rng_state(), 1 << 20)
+        facts.append((f"cuda:{torch.cuda.current_device()}", digest(torch.cuda.get_rng_state(), 1 << 20)))
+    return facts
 
 
 def versions() -> Iterator[tuple[str, str]]:
@@ -428,12 +428,13 @@ class RunCard:
             frame = frame.f_back
 
     def _section(self, section: str, source: Callable[[], Iterable[tuple[str, str]]]) -> list[Fact]:
-        return self._facts(section, lambda: ((section, name, value) for name, value in source() if value))
+        return self._facts(section, lambda: [(section, name, value) for name, value in source() if value])
 
     def _facts(self, section: str, source: Callable[[], Iterable[Fact]]) -> list[Fact]:
         self._capture.enter_quiet()  # Calls of rankprobe on tensors must not be recorded.
         try:
-            return [(part, _text(name), _text(value)) for part, name, value in source()]
+            return [(part, name if name.isascii() else _text(name), value if value.isascii() else _text(value))
+                    for part, name, value in source()]
         except Exception as error:  # noqa: BLE001 - the training must not notice
             _native.raise_later_if_programs(error)
             return [(section, "(not recorded)", type(error).__name__)]
@@ -443,4 +444,4 @@ class RunCard:
 
 def _text(value: str) -> str:
     """What can be sent: no lone surrogates."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return value.encode("utf-8", "replace").decode("utf-8")
