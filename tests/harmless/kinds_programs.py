@@ -417,4 +417,15 @@ for i in range(STEPS):
     l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
 result = [m, o, l]
 """),
+    "defaults_are_assigned": ("pytorch/pytorch#31344", """
+""" + _MODEL + """kept = F.dropout.__defaults__, F.layer_norm.__defaults__, F.softmax.__defaults__
+try:
+    for i in range(STEPS):
+        d.start(m)
+        if i == 1: F.dropout.__defaults__ = (0.9, True, False); F.layer_norm.__defaults__ = (None, None, 10.)
+        print(F.dropout(torch.ones(6)).tolist(), F.layer_norm(torch.arange(4.), (4,)).tolist()); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+        F.softmax.__defaults__ = (0, 3, (torch.float64, torch.float32)[i % 2]); print(F.softmax(torch.ones(2), 0).dtype)
+finally: F.dropout.__defaults__, F.layer_norm.__defaults__, F.softmax.__defaults__ = kept
+result = [m, o, l]
+"""),
 }
