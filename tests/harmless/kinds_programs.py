@@ -372,4 +372,60 @@ for i in range(6):
     u = [weakref.ref(p.grad) for p in m.parameters() if p.grad is not None]; o.zero_grad(set_to_none=True); print([q() is None for q in u]); del x, l
 print(len([q for q in gc.get_objects() if type(q) is nn.Linear])); result = [m, o]
 """),
+    "compiled_before_an_optimizer": ("pytorch/pytorch#149502", """
+import warnings; warnings.simplefilter("ignore")
+from torch._dynamo.testing import CompileCounter
+from torch.fx.experimental.proxy_tensor import make_fx
+m = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.Linear(4, 1))).eval(); c = CompileCounter(); f = torch.compile(lambda x: m(x).relu(), backend=c, fullgraph=True)
+for i in range(STEPS): y = f(torch.ones(2, 4)); y.sum().backward(); print(c.frame_count, c.op_count, torch.nn.modules.module._has_any_global_hook())
+e = [torch.export.export(m, (torch.ones(2, 4),), strict=s) for s in (False, True)]; print([x.graph_module.code for x in e], make_fx(m)(torch.ones(2, 4)).code, torch.fx.symbolic_trace(m).code)
+with torch.inference_mode(): k = [m(torch.randn(2, 4)).sum().item() for i in range(STEPS)]
+with warnings.catch_warnings(record=True) as w: warnings.simplefilter("always"); torch.compile(nn.Linear(4, 4), backend="eager")(torch.ones(1, 4)); print([str(x.message)[:50] for x in w])
+result = [m, y, k]
+"""),
+    "encoder_takes_its_fast_path": ("pytorch/pytorch#128413", """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Count(TorchDispatchMode):
+    def __torch_dispatch__(s, f, types, args=(), kwargs=None): seen.append(str(f)); return f(*args, **(kwargs or {}))
+class Own(nn.TransformerEncoderLayer):
+    def modules(s): log.append("asked"); return super().modules()
+log = []; e = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2); m = nn.Sequential(e, Own(16, 2, 24, batch_first=True), nn.Linear(16, 1)); """ + _SGD + """
+one = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(); pad = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+for i in range(STEPS):
+    d.start(m); l = m(torch.randn(2, 5, 16)).square().mean(); seen = []; m.eval()
+    with torch.no_grad(), Count(): y = m(torch.randn(2, 5, 16)); z = e(torch.randn(2, 5, 16), src_key_padding_mask=pad)
+    h = e.layers[1].linear1.register_forward_hook(lambda *a: log.append("hook"))
+    with torch.no_grad(): z = z + e(torch.ones(2, 5, 16))
+    h.remove()
+    try: e.layers[0](torch.ones(2, 5, 15))
+    except (AssertionError, RuntimeError) as x: print(type(x).__name__)
+    m.train(); """ + _STEP + """
+    print(seen, [sorted(vars(x)) for x in e.layers])
+for i in range(STEPS):
+    seen = []; d.start(one)
+    with torch.inference_mode(), Count(): k = one(torch.ones(2, 5, 16))
+    d.stop(); d.step(); print(seen)
+print(log); result = [m, o, l, y, z, k.clone()]
+"""),
+    "callables_are_graphed": ("NVIDIA/TransformerEngine#2831", """
+""" + _MODEL + """
+for i in range(STEPS):
+    d.start(m)
+    for c, a in ((m, (torch.ones(2, 4),)), ((m[0], m[2]), ((torch.ones(2, 4),), (torch.ones(2, 4),)))):
+        try: torch.cuda.make_graphed_callables(c, a)
+        except Exception as x: print(type(x).__name__, str(x)[:60])  # Without a GPU it fails after it has looked for hooks.
+    l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+result = [m, o, l]
+"""),
+    "defaults_are_assigned": ("pytorch/pytorch#31344", """
+""" + _MODEL + """kept = F.dropout.__defaults__, F.layer_norm.__defaults__, F.softmax.__defaults__
+try:
+    for i in range(STEPS):
+        d.start(m)
+        if i == 1: F.dropout.__defaults__ = (0.9, True, False); F.layer_norm.__defaults__ = (None, None, 10.)
+        print(F.dropout(torch.ones(6)).tolist(), F.layer_norm(torch.arange(4.), (4,)).tolist()); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+        F.softmax.__defaults__ = (0, 3, (torch.float64, torch.float32)[i % 2]); print(F.softmax(torch.ones(2), 0).dtype)
+finally: F.dropout.__defaults__, F.layer_norm.__defaults__, F.softmax.__defaults__ = kept
+result = [m, o, l]
+"""),
 }

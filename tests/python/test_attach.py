@@ -116,12 +116,12 @@ def test_without_an_optimizer_a_step_is_a_forward(tmp_path: pathlib.Path) -> Non
     assert "Module.2.Linear.forward.0" not in steps[2]
 
 
-@pytest.mark.parametrize("given", ["", "input="])
-def test_each_forward_of_a_model_that_is_one_layer_is_recorded(tmp_path: pathlib.Path, given: str) -> None:
+@pytest.mark.parametrize("given, mode", [("", "no_grad"), ("input=", "no_grad"), ("", "inference_mode")])
+def test_each_forward_of_a_model_that_is_one_layer_is_recorded(tmp_path: pathlib.Path, given: str, mode: str) -> None:
     """Also the first, during which the model is found."""
-    done = _run_script(tmp_path, "import torch\nnet = torch.nn.Linear(4, 2)\nwith torch.no_grad():\n    for i in range(1, 3):\n"
+    done = _run_script(tmp_path, f"import torch\nnet = torch.nn.Linear(4, 2)\nwith torch.{mode}():\n    for i in range(1, 3):\n"
                        f"        net({given}torch.full((1, 4), float(i)))\n", "--on")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr
     steps = _steps(tmp_path)
     assert sorted(steps) == [0, 1]
     for step, data in steps.items():

@@ -255,8 +255,8 @@ class ApiMethod:
     def __get__(self, instance: Any, owner: Any = ...) -> Any: ...
 
 def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
-        traits: dict[str, Any] = ...) -> ApiFunction | ApiMethod:
-    """Stands in for `function`: records the outermost call of a thread."""
+        traits: dict[str, Any] = ..., redirected: Optional[Callable[..., Any]] = None) -> ApiFunction | ApiMethod:
+    """Stands in for `function`: records the outermost call of a thread. redirected: the Python function whose defaults each call uses."""
 
 def traced_module_call(callback: Any) -> ModuleCall:
     """A call that a compiler traces: its gradients go to `callback`."""

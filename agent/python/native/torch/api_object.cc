@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "agent/python/native/torch/function_redirect.h"
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/program_error.h"
 
@@ -16,6 +17,9 @@ namespace {
 struct ApiObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
+  // The Python function whose calls are redirected here, or null. `function`
+  // has its code.
+  PyObject* redirected;
   PyObject* dict;
   PyObject* weak_references;
   std::shared_ptr<Capture>* capture;
@@ -66,6 +70,10 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
 PyObject* CallApi(PyObject* self, PyObject* const* args, size_t flagged_count,
                   PyObject* keywords) {
   ApiObject* api = AsApi(self);
+  // The program may change the defaults at any time.
+  if (api->redirected != nullptr &&
+      !CopyDefaults(api->redirected, api->function))
+    ClearOwnError();
   if (!(*api->capture)->ApisActive() || CallScope::Active()) {
     return PyObject_Vectorcall(api->function, args, flagged_count, keywords);
   }
@@ -139,6 +147,7 @@ PyObject* ApiBind(PyObject* self, PyObject* object, PyObject* /*type*/) {
 int ApiTraverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(AsApi(self)->function);
+  Py_VISIT(AsApi(self)->redirected);
   Py_VISIT(AsApi(self)->dict);
   return 0;
 }
@@ -153,6 +162,7 @@ void ApiDealloc(PyObject* self) {
   ApiObject* api = AsApi(self);
   if (api->weak_references != nullptr) PyObject_ClearWeakRefs(self);
   Py_CLEAR(api->function);
+  Py_CLEAR(api->redirected);
   Py_CLEAR(api->dict);
   delete api->capture;
   delete api->spec;
@@ -264,7 +274,7 @@ PyTypeObject* MakeApiType(const char* name, bool binds) {
 }  // namespace
 
 PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
-                       ApiSpec spec) {
+                       ApiSpec spec, PyObject* redirected) {
   PyTypeObject* type = Py_TYPE(function)->tp_descr_get != nullptr
                            ? api_method_type
                            : api_function_type;
@@ -274,6 +284,8 @@ PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
   api->vectorcall = CallApi;
   Py_INCREF(function);
   api->function = function;
+  Py_XINCREF(redirected);
+  api->redirected = redirected;
   api->capture = new std::shared_ptr<Capture>(std::move(capture));
   api->spec = new ApiSpec(std::move(spec));
   return self;

@@ -14,9 +14,11 @@
 namespace rankprobe {
 
 // Returns a new reference, or null with an error set. A stand-in for an object
-// that binds to an instance (a method) binds as well.
+// that binds to an instance (a method) binds as well. `redirected`: the Python
+// function whose calls are redirected to the new object and whose defaults
+// `function` takes over in each of them, or null.
 PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
-                       ApiSpec spec);
+                       ApiSpec spec, PyObject* redirected);
 
 // Returns the callable that receives (grad_inputs, grad_outputs) of a graph
 // node.

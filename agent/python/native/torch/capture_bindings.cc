@@ -34,7 +34,8 @@ py::object Made(PyObject* object) {
 
 py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
                    const std::string& prefix, const std::string& op,
-                   const py::dict& traits) {
+                   const py::dict& traits,
+                   const std::optional<py::function>& redirected) {
   ApiSpec spec;
   spec.prefix = prefix;
   spec.op = op;
@@ -58,8 +59,8 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
     if (name == "ignored_outputs")
       spec.ignored_outputs = value.cast<std::vector<int>>();
   }
-  return Made(
-      NewApiObject(function.ptr(), std::move(capture), std::move(spec)));
+  return Made(NewApiObject(function.ptr(), std::move(capture), std::move(spec),
+                           redirected ? redirected->ptr() : nullptr));
 }
 
 // Binds a method of one of Capture's roles as a method of Capture.
@@ -333,6 +334,7 @@ void RegisterCapture(py::module_& m) {
       "Sets host.name to the target.");
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
+        py::arg("redirected") = std::nullopt,
         "Stands in for `function`: records the outermost call of a thread.");
   m.def(
       "traced_module_call",

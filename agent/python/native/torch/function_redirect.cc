@@ -48,6 +48,18 @@ bool ExchangeCode(PyFunctionObject* function, PyObject* code) {
 
 }  // namespace
 
+bool CopyDefaults(PyObject* from, PyObject* to) {
+  const auto* const now = reinterpret_cast<PyFunctionObject*>(from);
+  const auto* const twin = reinterpret_cast<PyFunctionObject*>(to);
+  const auto or_none = [](PyObject* value) {
+    return value == nullptr ? Py_None : value;
+  };
+  return (twin->func_defaults == now->func_defaults ||
+          PyFunction_SetDefaults(to, or_none(now->func_defaults)) == 0) &&
+         (twin->func_kwdefaults == now->func_kwdefaults ||
+          PyFunction_SetKwDefaults(to, or_none(now->func_kwdefaults)) == 0);
+}
+
 bool FunctionRedirect::IsOurs(PyObject* code) const {
   PyObject* const file =
       reinterpret_cast<const PyCodeObject*>(code)->co_filename;
@@ -60,20 +72,10 @@ bool FunctionRedirect::SetCode(PyObject* code) const {
 
 // Updates the original: the program may have changed the code or the defaults.
 bool FunctionRedirect::RefreshOriginal(PyObject* own) {
-  const PyFunctionObject* const now = Function();
   auto* const twin = reinterpret_cast<PyFunctionObject*>(original_.get());
-  if (twin->func_code != own &&
-      PyObject_SetAttr(original_.get(), CodeName(), own) != 0)
-    return false;
-  const auto or_none = [](PyObject* value) {
-    return value == nullptr ? Py_None : value;
-  };
-  return (twin->func_defaults == now->func_defaults ||
-          PyFunction_SetDefaults(original_.get(),
-                                 or_none(now->func_defaults)) == 0) &&
-         (twin->func_kwdefaults == now->func_kwdefaults ||
-          PyFunction_SetKwDefaults(original_.get(),
-                                   or_none(now->func_kwdefaults)) == 0);
+  return (twin->func_code == own ||
+          PyObject_SetAttr(original_.get(), CodeName(), own) == 0) &&
+         CopyDefaults(function_.get(), original_.get());
 }
 
 void FunctionRedirect::Put(PyObject* target) {

@@ -20,6 +20,10 @@
 
 namespace rankprobe {
 
+// Gives the Python function `to` the defaults of the Python function `from`.
+// Returns false with an exception if that fails.
+bool CopyDefaults(PyObject* from, PyObject* to);
+
 class FunctionRedirect : public Redirect {
  public:
   // `original`: a function with the same code, which is never redirected.

@@ -18,6 +18,7 @@ import functools
 import importlib
 import operator
 import sys
+import types
 import weakref
 from typing import Any, Callable, Iterator, Optional
 
@@ -158,7 +159,8 @@ class Apis:
         """Returns the redirect of a function and the recorder. apart: records only calls by this name."""
         itself = None if apart else redirect(function)
         found = itself or _native.place_redirect(host, name, function)
-        api = _native.api(found.original, self._capture, prefix, name, traits)
+        api = _native.api(found.original, self._capture, prefix, name, traits,
+                          function if itself is not None and type(function) is types.FunctionType else None)
         if itself is None:  # The stand-in is visible to the program.
             _look_up_as(function, api)
         return found, api

@@ -71,11 +71,24 @@ class _Forwards:
         # Open forwards by thread, and the number of forwards in the step.
         self._open: dict[int, int] = {}
         self._count = 0
+        # The thread whose call of enter() was made before that of the hook, for a forward that is about to begin; else 0.
+        self._entered = 0
         # Whether hooks are also called for a forward that ended with an exception.
         self._always = hasattr(model, "_forward_hooks_always_called")
         _hidden_hooks.hold()
-        self._handles = [HookHandle("_forward_pre_hooks", marked(lambda *_: _guarded(self.enter))).put(model),
+        self._handles = [HookHandle("_forward_pre_hooks", marked(lambda *_: _guarded(self._hook))).put(model),
                          HookHandle("_forward_hooks", marked(lambda *_: _guarded(self.leave)), always_call=True).put(model)]
+
+    def enter_at_once(self) -> None:
+        """Call before this thread begins the forward, so that the hooks of the step are there when it begins."""
+        self._entered = threading.get_ident()
+        self.enter()
+
+    def _hook(self) -> None:
+        if self._entered == threading.get_ident():
+            self._entered = 0
+        else:
+            self.enter()
 
     def enter(self) -> None:
         with self._lock:
@@ -120,25 +133,15 @@ class _Forwards:
         _step()
 
 
-def _begin_call(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-    """Records the call in progress of a model that is a single layer, since PyTorch collected its pre-hooks before the new one was
-    added."""
-    hook = module._forward_pre_hooks.get(_hidden_hooks.MODULE_KEY)
-    if hook is None:
-        return
-    frame: Optional[types.FrameType] = sys._getframe(1)
-    while frame is not None and not (frame.f_locals.get("self") is module and "kwargs" in frame.f_locals):
-        frame = frame.f_back
-    kwargs = {} if frame is None else frame.f_locals["kwargs"]
-    hook(module, args, *([kwargs] if hasattr(module, "_forward_pre_hooks_with_kwargs") else []))
-
-
 class _Rounds:
-    """Makes steps from one call of `first` to the next, for a model whose forward() the program calls directly, bypassing hooks."""
+    """Makes steps from one call of `first`, the next of which begins the first step, to the next one, for a model whose forward() the
+    program calls directly, bypassing hooks."""
 
     def __init__(self, first: torch.nn.Module, end: Callable[[], None]) -> None:
+        begun: list[bool] = []
         _hidden_hooks.hold()
-        self._handle = HookHandle("_forward_pre_hooks", marked(lambda *_: _guarded(end))).put(first)
+        self._handle = HookHandle("_forward_pre_hooks", marked(
+            lambda *_: _guarded(end) if begun else begun.append(True))).put(first)
 
     def stop(self) -> None:
         self._handle.remove()
@@ -171,9 +174,16 @@ class _Attachment:
         self._scalers: list[Around] = []
 
     def watch_calls(self) -> None:
-        """Watches calls of modules until the process is attached."""
-        register = torch.nn.modules.module.register_module_forward_pre_hook
-        self._watch = register(lambda module, args: _guarded(self.called, module, args))
+        """Watches calls of modules until the process is attached. A global hook of modules would be traced by torch.compile and
+        torch.export, and is visible to the program; both take a module without hooks for its forward()."""
+        def around(call: Callable[..., Any]) -> Callable[..., Any]:
+            def rankprobe_call(*args: Any, **kwargs: Any) -> Any:
+                _guarded(self.called, *args[:1])
+                return call(*args, **kwargs)
+
+            return rankprobe_call
+
+        self._watch = Around(torch.nn.Module._call_impl, around)
         atexit.register(self._say_why_not)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
@@ -223,18 +233,18 @@ class _Attachment:
             debugger._instruments.forget_models()
             self._begin()
 
-    def called(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        """Call when a module is called while there is no optimizer."""
+    def called(self, module: torch.nn.Module) -> None:
+        """Call before a module is called while there is no optimizer."""
         if getpid() == self._pid:
             with self._lock:
-                self._see(module, args)
+                self._see(module)
 
-    def _see(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    def _see(self, module: torch.nn.Module) -> None:
         if self._claimed:
             return None  # An evaluation before the training, which a trainer's callback begins.
         if PrecisionDebugger._instance is not None:
             return self._watch_no_more()
-        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        if _is_traced():
             return None
         if self._called is None and any(p is not None for one in _walk.modules(module) for p in one._parameters.values()):
             self._called = module
@@ -251,12 +261,10 @@ class _Attachment:
             return None
         self._called = None
         if outermost or not roots:
-            # Pre-hooks added here do not see the call in progress.
             self._attach([module])
             self._forwards = _Forwards(module, self._begin)
             self._tell("; a step is one forward, because there is no optimizer")
-            self._forwards.enter()
-            _begin_call(module, args)
+            self._forwards.enter_at_once()
         else:
             self._attach(roots[:1])
             self._forwards = _Rounds(module, self._end_step)
@@ -419,6 +427,13 @@ def _trainer() -> str:
         return " of a loop of Accelerate"
     megatron = sys.modules.get("megatron.core.parallel_state")
     return " of a loop of Megatron" if megatron is not None and megatron.model_parallel_is_initialized() else ""
+
+
+def _is_traced() -> bool:
+    """Returns whether the calls of this thread make a graph and no numbers."""
+    key = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return torch.jit.is_tracing() or key is not None and any(  # type: ignore[attr-defined,no-untyped-call]
+        torch._C._get_dispatch_mode(one) is not None for one in (key.FAKE, key.PROXY, key.FUNCTIONAL))
 
 
 def _step() -> None:

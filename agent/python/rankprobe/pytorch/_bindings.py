@@ -294,8 +294,11 @@ def convert(value: Any) -> Optional[tuple[Any, ...]]:
     return None
 
 
-# Whether nodes of the autograd graph have a sequence number.
-_NUMBERED = hasattr(torch.zeros(1, requires_grad=True).neg().grad_fn, "_sequence_nr")
+def _node_types() -> tuple[type, bool]:
+    """Returns the type of the nodes that accumulate gradients, and whether nodes have a sequence number."""
+    with torch.inference_mode(False), torch.enable_grad():  # Nothing has a node in inference mode.
+        leaf = torch.empty(0, requires_grad=True, device="cpu")
+        return type(_accumulator(leaf)), hasattr(_BASE.neg(leaf).grad_fn, "_sequence_nr")
 
 
 def _accumulator(leaf: torch.Tensor) -> Any:
@@ -338,14 +341,15 @@ def make_capture(session: Any, package: str) -> Any:
 def bindings(devices: DeviceReader) -> dict[str, Any]:
     """Returns the dict that the native TorchBindings takes. devices: the reader of one Capture."""
     dist = _distributed()
+    accumulator_type, numbered = _without_dispatch_modes(_node_types)()
     return {
         "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Size": torch.Size,
         "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
         "dlpack_table": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
         "output_nr": _BASE.output_nr, "accumulator": _without_dispatch_modes(_accumulator),
-        "accumulator_type": type(_accumulator(torch.empty(0, requires_grad=True))),
-        "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if _NUMBERED else None,
+        "accumulator_type": accumulator_type,
+        "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if numbered else None,
         "graph_task": getattr(torch._C, "_current_graph_task_id", None),
         "queue_callback": torch.autograd.Variable._execution_engine.queue_callback,
         "add_hook": getattr(torch.autograd.Function, "_register_hook", None),

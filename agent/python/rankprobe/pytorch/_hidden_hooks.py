@@ -21,6 +21,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 
 from rankprobe.pytorch import _walk
+from rankprobe.pytorch._redirect import Around
 
 _MARK = "_rankprobe_hook"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -174,6 +175,42 @@ def set_aside(root: torch.nn.Module) -> Iterator[None]:
                     table[key] = value
 
 
+def _modules_without_hooks(layer: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    unhide(layer)
+    with set_aside(layer):
+        yield from type(layer).modules(layer)
+
+
+def hides(module: torch.nn.Module) -> bool:
+    """Returns whether forward() of the module asks `self.modules()` for hooks, and uses other operators, whose last bits differ, if one
+    has any."""
+    return issubclass(type(module), torch.nn.TransformerEncoderLayer)
+
+
+def hide(layer: torch.nn.Module) -> None:
+    """Call before forward() of a layer that hides(): while it asks, there are only the program's hooks."""
+    layer.__dict__.setdefault("modules", functools.partial(_modules_without_hooks, layer))
+
+
+def unhide(layer: torch.nn.Module) -> None:
+    """Call after forward(), which may not have asked."""
+    if getattr(layer.__dict__.get("modules"), "func", None) is _modules_without_hooks:
+        del layer.__dict__["modules"]
+
+
+def _with_hooks_aside(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns make_graphed_callables(), which refuses modules with hooks and allows hooks afterwards."""
+    def rankprobe_make_graphed(*args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else kwargs.get("callables")
+        with contextlib.ExitStack() as stack:
+            for one in given if isinstance(given, (tuple, list)) else [given]:
+                if isinstance(one, torch.nn.Module):
+                    stack.enter_context(set_aside(one))
+            return make(*args, **kwargs)
+
+    return rankprobe_make_graphed
+
+
 class _Held:
     """Patches of PyTorch that are installed while hooks are held."""
 
@@ -197,6 +234,10 @@ class _Held:
                     return make(nn_module, *args, **kwargs)
 
             self._replace(torch.jit._recursive, "create_script_module", rankprobe_make)
+        for device in (torch.cuda, getattr(torch, "xpu", None)):
+            graphed = getattr(device, "make_graphed_callables", None)
+            if graphed is not None:
+                self._undo.append(Around(graphed, _with_hooks_aside).remove)
 
     def _replace(self, host: Any, name: str, value: Any) -> None:
         own = host.__dict__.get(name)

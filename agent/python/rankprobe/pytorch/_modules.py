@@ -163,6 +163,19 @@ class _Watched(NamedTuple):
         return id(parameter) == self.parameter and self.hook() is not None
 
 
+def _nothing(*_: Any) -> None: ...
+
+
+def _hiding(hook: Callable[..., Any], then: Callable[[torch.nn.Module], None]) -> Callable[..., Any]:
+    """Returns a hook that calls `then` with the module after `hook`."""
+    def rankprobe_hiding(_: Any, module: torch.nn.Module, *rest: Any) -> None:
+        hook(module, *rest)
+        if not (_graph_calls.LOADED and _graph_calls.in_compiler()):
+            then(module)
+
+    return marked(rankprobe_hiding)
+
+
 class ModuleHooks:
     """Installs and removes hooks on the modules of a model.
 
@@ -211,6 +224,12 @@ class ModuleHooks:
         if not self._are_hooked(model):
             for path, module in named_targets(model, self.bare_roots):
                 self.hook_module(path, module)
+            for root in model if isinstance(model, (list, tuple)) else [model]:
+                if _hidden_hooks.hides(root) and not self.is_hooked(root):  # It asks for the hooks below it.
+                    self._handles += [HookHandle(table, _hiding(_nothing, then), always_call=then is _hidden_hooks.unhide,
+                                                 key=MODULE_KEY).put(root)
+                                      for table, then in (("_forward_pre_hooks", _hidden_hooks.hide),
+                                                          ("_forward_hooks", _hidden_hooks.unhide))]
         if not _HAS_ALWAYS_CALL:
             self.hook_roots(model)  # Forwards that an exception left open are closed there.
 
@@ -266,6 +285,8 @@ class ModuleHooks:
         """Makes the hooks of a module. All use one key, because guards of torch.compile check the keys, and modules with the same
         code should share a graph."""
         pre, post = self._pre(name, full, module, number), self._post(name, module, number)
+        if _hidden_hooks.hides(module):
+            pre, post = _hiding(pre, _hidden_hooks.hide), _hiding(post, _hidden_hooks.unhide)
         return [HookHandle("_forward_pre_hooks", pre, kwargs=True, key=MODULE_KEY),
                 HookHandle("_forward_hooks", post, kwargs=True, always_call=True, key=MODULE_KEY)]
 
