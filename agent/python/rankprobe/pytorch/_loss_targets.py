@@ -28,6 +28,8 @@ _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MOST_LOSSES = 4
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
+# A row of no more tokens may end with its first one by chance.
+_FEW = 4
 # The largest prime below 2^24, and the maximum number of elements in a checksum.
 _PRIME, _MOST_TARGETS = 16777213, 65536
 
@@ -231,7 +233,8 @@ class LossTargets:
 
     @staticmethod
     def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
-        """Returns, for each of SHIFTS, the share of the targets that equal the input shifted by it; the largest for several inputs."""
+        """Returns, for each of SHIFTS, the share of the targets that equal the input shifted by it; the largest for several inputs. Last the
+        share of the rows whose last target is their first token, 0 for rows of few."""
         found: list[list[Any]] = []
         for node in nodes:
             if node.name() not in _EMBEDDINGS:
@@ -250,10 +253,12 @@ class LossTargets:
                 places = min(long, length - shift)
                 same = (wanted[:, :places] == tokens[:, shift:shift + places]) & counted[:, :places]
                 shares.append(same.sum().float() / counted[:, :places].sum())
+            is_first = (wanted[:, -1] == tokens[:, 0]) & counted[:, -1]
+            shares.append(is_first.float().mean() * float(long == length > _FEW))
             found.append(shares)
         if not found:
             return []
-        return [torch.stack([shares[i] for shares in found]).max() for i in range(len(SHIFTS))]
+        return [torch.stack([shares[i] for shares in found]).max() for i in range(len(SHIFTS) + 1)]
 
 
 __all__ = ["LossTargets", "SHIFTS"]
