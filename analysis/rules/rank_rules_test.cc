@@ -132,9 +132,11 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
-  EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
-                                         "clip-norm", "tied-weights-part",
-                                         "frozen-moves", "average-inverted"));
+  EXPECT_THAT(idle, UnorderedElementsAre(
+                        "micro-batches-lost", "clip-uneven", "clip-norm",
+                        "tied-weights-part", "frozen-moves", "average-inverted",
+                        "parts-not-scaled", "follower-parts",
+                        "micro-batches-scaled", "update-undone"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));

@@ -38,12 +38,14 @@ class ReplicaParts : public RankRule {
  public:
   // `prefix`, `suffix`: of the names of values.
   ReplicaParts(absl::string_view name, absl::string_view prefix,
-               absl::string_view suffix, size_t agreed, absl::string_view what)
+               absl::string_view suffix, size_t agreed, absl::string_view what,
+               bool is_of_parts = false)
       : name_(name),
         prefix_(prefix),
         suffix_(suffix),
         agreed_(agreed),
-        what_(what) {}
+        what_(what),
+        is_of_parts_(is_of_parts) {}
   absl::string_view name() const override { return name_; }
   absl::string_view needs() const override {
     return "parameters, weight_gradients";
@@ -61,7 +63,12 @@ class ReplicaParts : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
-    for (const std::vector<size_t>& group : ReplicasOf(input)) {
+    std::vector<std::vector<size_t>> groups = ReplicasOf(input);
+    if (is_of_parts_) {
+      groups.assign(1, std::vector<size_t>(input.ranks.size()));
+      std::iota(groups[0].begin(), groups[0].end(), size_t{0});
+    }
+    for (const std::vector<size_t>& group : groups) {
       if (group.size() < 2) continue;
       Judge();
       for (const auto& [name, cells] : input.ranks[group[0]].values) {
@@ -112,6 +119,8 @@ class ReplicaParts : public RankRule {
   // Steps in which they have to be the same first.
   const size_t agreed_;
   const absl::string_view what_;
+  // Ranks that hold parts of one model have to agree, too.
+  const bool is_of_parts_;
 };
 
 // Replicas that began with other weights, though their gradients are averaged.
@@ -135,7 +144,7 @@ class ReplicasNeverAlike : public RankRule {
       // The parameter that differs most stands for all.
       std::string most;
       double deviation = 0;
-      size_t unlike = 0;
+      size_t unlike = 0, copies = 0;
       int64_t step = 0;
       for (const std::string& parameter : ParametersOf(first)) {
         const RankSeries& other = input.ranks[r];
@@ -150,8 +159,12 @@ class ReplicasNeverAlike : public RankRule {
                 !IsFinite((*ga)[i]) || !IsFinite((*gb)[i])))
           ++i;
         if (i == input.steps.size() || (*ga)[i].norm == 0 ||
-            AreEqual((*a)[i], (*b)[i]) || !AreEqual((*ga)[i], (*gb)[i]))
+            !AreEqual((*ga)[i], (*gb)[i]))
           continue;
+        if (AreEqual((*a)[i], (*b)[i])) {
+          ++copies;
+          continue;
+        }
         if (unlike++ == 0) step = input.steps[i];
         const double differs = DeviationOf((*a)[i], (*b)[i]);
         if (differs <= deviation) continue;
@@ -167,7 +180,11 @@ class ReplicasNeverAlike : public RankRule {
       finding.what = absl::StrCat(
           "ranks ", first.rank, " and ", input.ranks[r].rank,
           " take the same gradient for weights that differ from the first "
-          "recorded step on: replicas that were not made alike");
+          "recorded step on: ",
+          copies < unlike ? "replicas that were not made alike"
+                          : "beside copies they are parts, whose gradients are "
+                            "reduced over "
+                            "ranks that hold other parts (a wrong group)");
       return {finding};
     }
     return {};
@@ -309,8 +326,12 @@ class GradientsNotReduced : public RankRule {
     for (const std::string& parameter : ParametersOf(first)) {
       const auto* const a = first.Of("Parameter", parameter, "grad");
       const auto* const b = other.Of("Parameter", parameter, "grad");
+      const auto* const held = first.Of("Parameter", parameter, "param");
+      const auto* const copy = other.Of("Parameter", parameter, "param");
+      // Gradients of parts are those of other numbers.
       if (a == nullptr || b == nullptr || !IsFinite((*a)[step]) ||
-          !IsFinite((*b)[step]) || (*a)[step].norm == 0)
+          !IsFinite((*b)[step]) || (*a)[step].norm == 0 || copy == nullptr ||
+          !AreEqual((*held)[step], (*copy)[step]))
         continue;
       const double factor = (*b)[step].norm / (*a)[step].norm;
       least = std::min(least, factor);
@@ -525,8 +546,9 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "replicas have different learning rates"));
   rules->push_back(std::make_unique<ReplicaParts>(
       "loss-scale-parts", "Training.0.debug.loss_scale", "", 1,
-      "replicas had the same loss scale and no longer have it: a rank judges "
-      "its own gradients alone, and skips its own steps"));
+      "the ranks had the same loss scale and no longer have it: a rank judges "
+      "its own gradients alone, and skips its own steps",
+      /*is_of_parts=*/true));
   rules->push_back(std::make_unique<GradientsNotReduced>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());
