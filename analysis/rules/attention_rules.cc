@@ -52,7 +52,7 @@ class AttentionSeesFuture : public RankRule {
       one_ahead = std::min(one_ahead, sees[0]);
       calls = sees[2];
       const std::vector<double> shares = TrainingAt(rank, "target_is_input", i);
-      all_later = all_later && sees[1] == 1 && shares.size() == 3 &&
+      all_later = all_later && sees[1] == 1 && shares.size() > 2 &&
                   shares[1] > kNextTokens;
     }
     if (!first.has_value() || (one_ahead == 0 && !all_later))

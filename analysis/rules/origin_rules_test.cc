@@ -403,6 +403,7 @@ TEST_F(OriginRulesTest, ALayerThatGoesAlongTheBatch) {
     Training("target_is_input.0", 2, 0);
     Training("target_is_input.1", 2, share);
     Training("target_is_input.2", 2, 0);
+    Training("target_is_input.3", 2, 0);
     EXPECT_THAT(Find("sequence-dimension"), SizeIs(share == 1 ? 1 : 0));
   }
 }

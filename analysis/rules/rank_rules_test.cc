@@ -945,6 +945,7 @@ TEST_F(OneRankTest, AttentionThatSeesWhatItPredicts) {
       Training(0, "target_is_input.0", i, 0.02);
       Training(0, "target_is_input.1", i, next_tokens);
       Training(0, "target_is_input.2", i, 0.03);
+      Training(0, "target_is_input.3", i, 0);
     }
   };
   see(0, 0, 1);
