@@ -395,6 +395,36 @@ TEST_F(ParallelRulesTest, LossScalesOfPartsPart) {
   EXPECT_EQ(found[0].step, 6);
 }
 
+TEST_F(ParallelRulesTest, RotaryPositionsThatBeginAnew) {
+  const auto places = [&](size_t rank, double first, double before,
+                          double again, double earlier) {
+    for (size_t i = 0; i < 3; ++i) {
+      const double values[] = {first, before, again, earlier};
+      for (size_t k = 0; k < 4; ++k)
+        Training(rank, absl::StrCat("rotary_places.", k), i, values[k]);
+    }
+  };
+  // Documents with a mask each.
+  for (size_t r = 0; r < 2; ++r) places(r, 1, 0, 2, 0);
+  EXPECT_THAT(Find("documents-mix"), IsEmpty());
+  places(1, 1, 0, 2, 1);
+  const auto documents = Find("documents-mix");
+  ASSERT_THAT(documents, SizeIs(1));
+  EXPECT_EQ(documents[0].rank, 1);
+  // Parts of a sequence, whose positions go on.
+  places(0, 1, 0, 0, 0);
+  places(1, 0, 6, 0, 0);
+  EXPECT_THAT(Find("documents-mix"), IsEmpty());
+  EXPECT_THAT(Find("positions-of-parts"), IsEmpty());
+  places(1, 1, 6, 0, 0);
+  const auto parts = Find("positions-of-parts");
+  ASSERT_THAT(parts, SizeIs(1));
+  EXPECT_EQ(parts[0].rank, 1);
+  // A prefix that all have.
+  places(0, 1, 6, 0, 0);
+  EXPECT_THAT(Find("positions-of-parts"), IsEmpty());
+}
+
 TEST_F(ParallelRulesTest, LabelsThatComeRound) {
   for (size_t i = 0; i < 3; ++i) {
     Training(0, "target_is_input.0", i, 0.02);

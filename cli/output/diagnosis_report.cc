@@ -74,6 +74,8 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: schedule-turns-back",
                                           "rule: schedule-ends-early",
                                           "rule: positions-along-batch",
+                                          "rule: positions-of-parts",
+                                          "rule: documents-mix",
                                           "rule: layers-untrained",
                                           "rule: target-moves",
                                           "rule: likelihood-minimised",

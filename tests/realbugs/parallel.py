@@ -730,7 +730,7 @@ def sound_replicas():
 # Ranks, and a part of the first answer; "": no rule finds it, or both are sound.
 CASES = {
     "bias_on_each_rank": (2, "bias-summed"), "shared_keys_not_summed": (2, "attn."), "input_gradient_not_summed": (2, "gradients-not-reduced"),
-    "output_gradient_summed": (2, "copies-summed"), "positions_of_each_chunk": (2, ""), "labels_rolled_in_chunk": (2, "rolled"),
+    "output_gradient_summed": (2, "copies-summed"), "positions_of_each_chunk": (2, "positions-of-parts"), "labels_rolled_in_chunk": (2, "rolled"),
     "gathered_gradient_not_summed": (2, ""), "expert_gradients_not_divided": (2, "parts-not-scaled"), "experts_clipped_alone": (2, "clips or scales"),
     "mean_of_norms": (2, "clip-norm"), "global_count_without_ranks": (2, "gradient-multiple"), "loss_summed_with_graph": (2, "gradient-multiple"),
     "synchronised_before_the_last": (2, "gradients-not-reduced"), "summed_each_micro_batch": (2, "micro-batches-scaled"),

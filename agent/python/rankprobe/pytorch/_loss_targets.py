@@ -19,6 +19,7 @@ from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, posit
 from rankprobe.pytorch._leaf_graph import between_trained, data_of
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch, regression_targets
+from rankprobe.pytorch._place_graph import rotary_places
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -197,7 +198,8 @@ class LossTargets:
         if self._graph_steps < _GRAPH_STEPS and self._graph is None:
             nodes = list(_nodes(root, _MOST_NODES))
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
-                    "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes)}
+                    "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes),
+                    "rotary_places": rotary_places(nodes)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
                 read["loss_padding"] = self._padding(nodes, target, counts)
             self._graph = {name: values for name, values in read.items() if values}
