@@ -704,6 +704,22 @@ def sound_schedule():
         opt.step()
 
 
+def sound_parts():
+    """Tensor parallel whose copies are averaged in one buffer though they are the same (BUG=0); experts beside sums of gradients, with a
+    loss that is divided by the ranks (BUG=1)."""
+    rank, world = begin()
+    net = Lm(layers=2, mlp=Experts if BUG else TpMlp)
+
+    def between(step):
+        copies = [p for n, p in net.named_parameters() if (".expert." if BUG else ".mlp.") not in n]
+        flat = torch.cat([p.grad.flatten() for p in copies])
+        dist.all_reduce(flat)
+        for p, part in zip(copies, flat.split([p.numel() for p in copies])):
+            p.grad.copy_(part.view_as(p) if BUG else part.view_as(p) / world)
+
+    fit(net, (lambda step: language(net, rank)(step) / world) if BUG else language(net), between)
+
+
 def sound_replicas():
     """Micro batches whose gradients are views of the buckets and are set to zeros (BUG=0); BatchNorms with statistics of each rank (BUG=1)."""
     if not BUG:
@@ -740,7 +756,7 @@ CASES = {
     "sharded_local_count": (2, "tokens-weigh-unequally"), "scheduler_steps_for_each_rank": (2, "schedule-ends-early"),
     "contrast_without_gradient": (2, ""), "scaler_of_each_shard": (2, "loss-scale-parts"), "broadcast_by_rank_0": (2, "update-undone"),
     "dropout_of_copies": (2, "gradients-not-reduced"), "message_overwritten": (2, "message-overwritten"),
-    "sound_dtensor": (2, ""), "sound_sharded_optimizer": (2, ""), "sound_schedule": (2, ""), "sound_replicas": (2, ""),
+    "sound_dtensor": (2, ""), "sound_sharded_optimizer": (2, ""), "sound_schedule": (2, ""), "sound_replicas": (2, ""), "sound_parts": (2, ""),
 }
 
 if __name__ == "__main__":
