@@ -367,6 +367,39 @@ TEST_F(ParallelRulesTest, ARankClipsCopiesWithItsOwnParts) {
   EXPECT_THAT(found[0].what, HasSubstr("those of rank 1 are 0.8 times"));
 }
 
+TEST_F(ParallelRulesTest, TheModuleInWhichRanksPart) {
+  const auto pass = [&](const std::string& call, bool is_given, bool is_made) {
+    for (size_t r = 0; r < 2; ++r) {
+      At(r, absl::StrCat("Module.", call, ".0.input.0"), 0) =
+          Some(1, 0, is_given ? 0 : r);
+      At(r, absl::StrCat("Module.", call, ".0.output.0"), 0) =
+          Some(2, 0, is_made ? 0 : r);
+    }
+  };
+  for (size_t r = 0; r < 2; ++r) {
+    for (size_t p = 0; p < 4; ++p) {
+      Gradient(r, absl::StrCat("l", p), 0, Some(p, 3), Some(p, 0, r),
+               Some(p, 0, r));
+    }
+    At(r, "Module.a.mlp.up.Linear.forward.0.parameters.weight", 0) =
+        Some(7, 7, r);
+  }
+  // A part of a layer gives a part, and the sum is behind it.
+  pass("a.mlp.up.Linear.forward", true, false);
+  pass("a.mlp.Mlp.forward", true, true);
+  auto found = Find("gradients-not-reduced");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("they are not reduced over the ranks"));
+  // Its gradient is not summed.
+  pass("a.mlp.Mlp.backward", true, false);
+  pass("a.Block.backward", true, false);
+  found = Find("gradients-not-reduced");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what,
+              HasSubstr("what Module.a.mlp.Mlp.backward.0 takes is"));
+  EXPECT_EQ(found[0].name, "Module.a.mlp.Mlp.backward.0.output.0");
+}
+
 TEST_F(ParallelRulesTest, TheSameGradientForPartsBesideCopies) {
   for (size_t i = 0; i < kParallelSteps; ++i) {
     for (size_t r = 0; r < 2; ++r) {

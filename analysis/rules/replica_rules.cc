@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "analysis/rules/parting_place.h"
 #include "analysis/rules/rank_rule.h"
 
 namespace rankprobe::analysis {
@@ -289,14 +290,23 @@ class GradientsNotReduced : public RankRule {
       return finding;
     }
     const std::string factors = FactorsText(input, step);
+    const std::string place =
+        factors.empty() ? PartingPlace(input, step) : std::string();
     absl::StrAppend(
         &finding.what,
-        factors.empty()
+        !factors.empty()
+            ? absl::StrCat(factors,
+                           ": they are reduced, and a rank clips or "
+                           "scales its own by itself")
+        : place.empty()
             ? "they are not reduced over the ranks, or are computed of "
               "activations that a collective should have made equal"
-            : absl::StrCat(factors,
-                           ": they are reduced, and a rank clips or "
-                           "scales its own by itself"));
+            : absl::StrCat("what ", place.substr(0, place.rfind(".output.")),
+                           " takes is the same on the ranks, and what it "
+                           "gives is not: a sum over the ranks is missing in "
+                           "it, or comes too late"));
+    // Where it began says more than the parameter that differs most.
+    if (!place.empty()) finding.name = place;
     return finding;
   }
 
