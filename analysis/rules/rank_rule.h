@@ -85,6 +85,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules();
 // The rules of each file.
 void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddReductionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddGatherRules(std::vector<std::unique_ptr<RankRule>>* rules);

@@ -295,6 +295,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddParallelRules(&rules);
   AddMicroRules(&rules);
   AddReplicaRules(&rules);
+  AddReductionRules(&rules);
   AddGradientRules(&rules);
   AddClipRules(&rules);
   AddOriginRules(&rules);
