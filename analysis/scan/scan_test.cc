@@ -84,6 +84,15 @@ TEST_F(ScanTest, TheFirstThatIsNotFiniteAndItsRank) {
   EXPECT_EQ(found.others, 1);
 }
 
+TEST_F(ScanTest, WhatIsInABufferBeforeItReceivesIsNoFinding) {
+  At(0) = Of(INFINITY, INFINITY);
+  At(0).non_finite = 4;
+  EXPECT_THAT(Find(), SizeIs(1));
+  At(0, kFault + 9) = Of(1e30, 1e30);
+  input_.values[0].name = "Distributed.batch_isend_irecv.0.forward.input.0.1";
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
 TEST_F(ScanTest, AMoveOfAllRanksIsOneFindingWithWhatIsUsual) {
   for (size_t value : {2, 4}) {
     for (size_t step = kFault; step < kSteps; ++step)
