@@ -36,18 +36,25 @@ class LabelShift : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       size_t steps = 0, same = 0, after_next = 0, rolled = 0;
+      // Of the rows whose last target is their first token.
+      double information = 0;
       int64_t first = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<double> shares =
             TrainingAt(rank, "target_is_input", i);
         if (shares.size() < 3) continue;
         if (steps++ == 0) first = input.steps[i];
-        if (shares.size() > 3 && shares[1] > 0.999 && shares[3] > 0.999)
+        if (shares.size() > 3 && shares[1] > 0.999 && shares[3] > 0) {
+          const std::vector<double> guess =
+              TrainingAt(rank, "guessing_loss", i);
+          information += guess.empty() ? 0 : shares[3] * guess[0];
           ++rolled;
+        }
         if (shares[1] > 0.9) continue;
         if (shares[0] > 0.999) ++same;
         if (shares[2] > 0.999) ++after_next;
       }
+      if (information < kLeastInformation) rolled = 0;
       if (steps == 0 || std::max({same, after_next, rolled}) < steps) continue;
       RankFinding finding;
       finding.step = first;
@@ -68,6 +75,10 @@ class LabelShift : public RankRule {
     }
     return {};
   }
+
+ private:
+  // Natural logarithms: fewer rows may end with their first token by chance.
+  static constexpr double kLeastInformation = 20;
 };
 
 // A softmax before a loss that has its own.

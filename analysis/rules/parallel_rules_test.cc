@@ -463,10 +463,19 @@ TEST_F(ParallelRulesTest, LabelsThatComeRound) {
     Training(0, "target_is_input.0", i, 0.02);
     Training(0, "target_is_input.1", i, 1);
     Training(0, "target_is_input.2", i, 0.03);
-    Training(0, "target_is_input.3", i, i == 1 ? 0.25 : 1);
+    Training(0, "target_is_input.3", i, i == 1 ? 0 : 4);
+    Training(0, "guessing_loss", i, 3.9);
   }
   EXPECT_THAT(Find("label-shift"), IsEmpty());
-  Training(0, "target_is_input.3", 1, 1);
+  Training(0, "target_is_input.3", 1, 4);
+  // One row of four letters each.
+  const RankInput many = input_;
+  for (size_t i = 0; i < 3; ++i) {
+    Training(0, "target_is_input.3", i, 1);
+    Training(0, "guessing_loss", i, 1.39);
+  }
+  EXPECT_THAT(Find("label-shift"), IsEmpty());
+  input_ = many;
   const auto found = Find("label-shift");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);

@@ -236,7 +236,8 @@ class LossTargets:
     @staticmethod
     def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
         """Returns, for each of SHIFTS, the share of the targets that equal the input shifted by it; the largest for several inputs. Last the
-        share of the rows whose last target is their first token, 0 for rows of few."""
+        number of rows if the last target of each is its first token, and its last token is nowhere else followed by it, as in a row that
+        repeats itself; else 0."""
         found: list[list[Any]] = []
         for node in nodes:
             if node.name() not in _EMBEDDINGS:
@@ -256,7 +257,8 @@ class LossTargets:
                 same = (wanted[:, :places] == tokens[:, shift:shift + places]) & counted[:, :places]
                 shares.append(same.sum().float() / counted[:, :places].sum())
             is_first = (wanted[:, -1] == tokens[:, 0]) & counted[:, -1]
-            shares.append(is_first.float().mean() * float(long == length > _FEW))
+            repeats = ((tokens[:, :-1] == tokens[:, -1:]) & (tokens[:, 1:] == tokens[:, :1])).any(1)
+            shares.append((is_first & ~repeats).all().float() * float(rows * (long == length > _FEW)))
             found.append(shares)
         if not found:
             return []
