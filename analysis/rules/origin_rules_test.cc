@@ -227,6 +227,14 @@ TEST_F(OriginRulesTest, AllTakeTheGradientOfOneRank) {
   EXPECT_EQ(found[0].rank, 0);
 }
 
+TEST_F(OriginRulesTest, OneStepWithEqualMeansIsChance) {
+  Train(1, [](size_t step, size_t /*rank*/, Tensors* t) {
+    // Not exchanged in one step, which is the same for the means.
+    if (step != 3) std::swap(t->taken[1], t->taken[4]);
+  });
+  EXPECT_THAT(Find("gradient-exchanged"), SizeIs(1));
+}
+
 TEST_F(OriginRulesTest, TwoParametersExchangeTheirGradients) {
   for (const size_t ranks : {1, 2}) {
     Train(ranks, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
