@@ -191,7 +191,8 @@ class Scanner {
     ScanCell last = {};
 
     bool Holds(const ScanCell& cell) const {
-      return (known < few && IsNear(cell, lowest, highest)) ||
+      // Nor do few numbers show how far they vary.
+      return (known < few && IsNear(cell, lowest / margin, highest * margin)) ||
              IsNear(cell, last.smallest, last.largest);
     }
     bool IsNear(const ScanCell& cell, double low, double high) const {
