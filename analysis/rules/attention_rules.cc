@@ -52,7 +52,7 @@ class AttentionSeesFuture : public RankRule {
       one_ahead = std::min(one_ahead, sees[0]);
       calls = sees[2];
       const std::vector<double> shares = TrainingAt(rank, "target_is_input", i);
-      all_later = all_later && sees[1] == 1 && shares.size() == 3 &&
+      all_later = all_later && sees[1] == 1 && shares.size() > 2 &&
                   shares[1] > kNextTokens;
     }
     if (!first.has_value() || (one_ahead == 0 && !all_later))
@@ -239,6 +239,109 @@ class PositionsAlongBatch : public RankRule {
   }
 };
 
+// Rotary positions that begin anew where the attention goes on.
+class PositionsBeginAnew : public RankRule {
+ public:
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfAttentionRules; }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "rotary_places");
+  }
+
+ protected:
+  struct Places {
+    bool begins_at_0 = false;
+    double before = 0;  // that the first token sees
+    double again = 0;   // positions 0 behind the first
+    double see_earlier = 0;
+  };
+  // The first step that has them.
+  static std::optional<std::pair<size_t, Places>> PlacesOf(
+      const RankInput& input, const RankSeries& rank) {
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> found = TrainingAt(rank, "rotary_places", i);
+      if (found.size() != 4) continue;
+      return std::make_pair(
+          i, Places{found[0] == 1, found[1], found[2], found[3]});
+    }
+    return std::nullopt;
+  }
+  static RankFinding FindingAt(const RankInput& input, size_t step) {
+    RankFinding finding;
+    finding.step = input.steps[step];
+    finding.name = "Training.0.debug.rotary_places.0";
+    finding.exact = false;
+    return finding;
+  }
+};
+
+// Documents that are packed into one row, and whose tokens see each other.
+class DocumentsMix : public PositionsBeginAnew {
+ public:
+  absl::string_view name() const override { return "documents-mix"; }
+  absl::string_view twin() const override {
+    return "a mask for each document; padding before the tokens; rows of one "
+           "document; documents that see each other on purpose: worth a look, "
+           "no fault";
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const auto places = PlacesOf(input, rank);
+      if (!places.has_value()) continue;
+      Judge();
+      if (places->second.again == 0 || places->second.see_earlier < 0.99)
+        continue;
+      RankFinding finding = FindingAt(input, places->first);
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.what = absl::StrCat(
+          "positions begin anew ", places->second.again,
+          " times within a row, as those of packed documents do, and all "
+          "tokens of the last document see tokens of those before it: the "
+          "attention has no mask for each document");
+      return {finding};
+    }
+    return {};
+  }
+};
+
+// A sequence in parts on several ranks, each of which counts from 0.
+class PositionsOfParts : public PositionsBeginAnew {
+ public:
+  absl::string_view name() const override { return "positions-of-parts"; }
+  absl::string_view subject() const override {
+    return "ranks that have later parts of a sequence than others";
+  }
+  absl::string_view twin() const override {
+    return "positions that go on from rank to rank; a prefix that all ranks "
+           "have before the first position: worth a look, no fault";
+  }
+  bool IsOfRanks() const override { return true; }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    bool has_first = false;
+    for (const RankSeries& rank : input.ranks) {
+      const auto places = PlacesOf(input, rank);
+      if (!places.has_value()) continue;
+      if (places->second.before == 0) {
+        has_first |= places->second.begins_at_0;
+        continue;
+      }
+      Judge();
+      if (!places->second.begins_at_0 || found.has_value()) continue;
+      found = FindingAt(input, places->first);
+      found->rank = rank.rank;
+      found->what = absl::StrCat(
+          "the first token of this rank's part of the sequence sees ",
+          places->second.before,
+          " tokens before it, and its rotary position is 0, as on the rank "
+          "with the first part: each rank counts its positions by itself");
+    }
+    if (!found.has_value() || !has_first) return {};
+    return {*std::move(found)};
+  }
+};
+
 }  // namespace
 
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -246,6 +349,8 @@ void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<PositionsMerge>());
   rules->push_back(std::make_unique<SoftmaxDimension>());
   rules->push_back(std::make_unique<PositionsAlongBatch>());
+  rules->push_back(std::make_unique<DocumentsMix>());
+  rules->push_back(std::make_unique<PositionsOfParts>());
 }
 
 }  // namespace rankprobe::analysis

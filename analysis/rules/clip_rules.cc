@@ -146,7 +146,7 @@ class ClipNorm : public RankRule {
     if (whole.size() < 2) return {};
     Judge();
     std::vector<size_t> steps;
-    std::vector<double> once, each, factors;
+    std::vector<double> once, each, sums, largest;
     std::vector<std::vector<double>> own(whole.size());
     for (size_t i = 0; i < input.steps.size(); ++i) {
       const std::optional<double> factor =
@@ -157,19 +157,33 @@ class ClipNorm : public RankRule {
       steps.push_back(i);
       once.push_back(std::sqrt(squares.once));
       each.push_back(std::sqrt(squares.each));
-      for (size_t r = 0; r < whole.size(); ++r)
+      sums.push_back(0);
+      largest.push_back(0);
+      for (size_t r = 0; r < whole.size(); ++r) {
         own[r].push_back(std::sqrt(squares.own[r]));
+        sums.back() += own[r].back();
+        largest.back() = std::max(largest.back(), own[r].back());
+      }
     }
     if (steps.size() < kLeast || SpreadOf(once) < kChanges) return {};
     std::string used;
+    double same = 0;
     const auto all_same = [](const auto& norms) {
       return SpreadOf(norms) < kIsTheSame;
     };
     if (all_same(each)) {
       used = absl::StrCat("counts what the ranks hold copies of ", whole.size(),
                           " times");
+      same = each[0];
     } else if (std::all_of(own.begin(), own.end(), all_same)) {
       used = "is of what each rank holds alone";
+      same = own[0][0];
+    } else if (all_same(sums)) {
+      used = "is the mean of the ranks' norms";
+      same = sums[0] / static_cast<double>(whole.size());
+    } else if (all_same(largest)) {
+      used = "is the largest of the ranks' norms";
+      same = largest[0];
     } else {
       return {};
     }
@@ -177,9 +191,9 @@ class ClipNorm : public RankRule {
     finding.step = input.steps[steps[0]];
     finding.name = "Training.0.debug.grad_norm";
     finding.what = absl::StrCat(
-        "gradients are clipped by a norm that ", used, ": that one is ",
-        all_same(each) ? each[0] : own[0][0], " behind it in each of ",
-        steps.size(), " steps, and the norm of all gradients changes from ",
+        "gradients are clipped by a norm that ", used, ": that one is ", same,
+        " behind it in each of ", steps.size(),
+        " steps, and the norm of all gradients changes from ",
         *std::min_element(once.begin(), once.end()), " to ",
         *std::max_element(once.begin(), once.end()));
     return {finding};

@@ -19,9 +19,6 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Relative difference of Norm and Mean of equal tensors: the order of a sum may
-// depend on the alignment of the tensor in memory.
-constexpr double kOrderOfSum = 1e-6;
 // Steps in which a message must have arrived as it was sent.
 constexpr size_t kLeastFits = 5;
 // Ranks that are kept as possible senders of one tensor, since ranks may send
@@ -66,13 +63,6 @@ std::optional<CallValue> ParseName(absl::string_view name) {
 
 bool IsOutput(const CallValue& value) {
   return absl::StartsWith(value.place, "output");
-}
-
-bool AreClose(const RankCell& a, const RankCell& b) {
-  const double size = LargestOf(a);
-  return a.largest == b.largest && a.smallest == b.smallest &&
-         std::fabs(a.norm - b.norm) <= kOrderOfSum * std::fabs(a.norm) &&
-         std::fabs(a.mean - b.mean) <= kOrderOfSum * size;
 }
 
 // The tensors that ranks passed to a function in one step, whatever the number
@@ -252,10 +242,120 @@ class MessageChanged : public RankRule {
   }
 };
 
+// A message that no layer takes while two forwards take another one: both were
+// received in one buffer.
+class MessageOverwritten : public RankRule {
+ public:
+  absl::string_view name() const override { return "message-overwritten"; }
+  absl::string_view needs() const override {
+    return "communication, activations";
+  }
+  absl::string_view subject() const override {
+    return "several messages of a step that modules take";
+  }
+  absl::string_view twin() const override {
+    return "messages that are taken once each, or twice (recomputed), beside "
+           "others of another kind, whose norm is another: worth a look, no "
+           "fault";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return std::any_of(
+        input.ranks.begin(), input.ranks.end(),
+        [](const RankSeries& rank) { return ReceivedBy(rank).size() > 1; });
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const auto received = ReceivedBy(rank);
+      if (received.size() < 2) continue;
+      for (const auto& [module, calls] : ForwardsOf(rank)) {
+        for (const std::string& lost : received) {
+          const std::optional<size_t> first =
+              LostSince(input, rank, received, calls, lost);
+          if (!first.has_value()) continue;
+          RankFinding finding;
+          finding.step = input.steps[*first];
+          finding.rank = rank.rank;
+          finding.name = lost;
+          finding.exact = false;
+          finding.what = absl::StrCat(
+              "two forwards of ", module,
+              " take one message of the step, and none takes this one, in "
+              "each step: it was received in a buffer that a later message "
+              "overwrote before it was used");
+          return {finding};
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 5;  // steps
+
+  static std::vector<std::string> ReceivedBy(const RankSeries& rank) {
+    std::vector<std::string> names;
+    for (const auto& [name, cells] : rank.values) {
+      const std::optional<CallValue> value = ParseName(name);
+      if (value.has_value() && IsOutput(*value) &&
+          (value->function == "recv" || value->function == "irecv"))
+        names.push_back(name);
+    }
+    return names;
+  }
+  // The first inputs of the forwards of each module that has several.
+  static std::map<std::string, std::vector<const std::vector<RankCell>*>>
+  ForwardsOf(const RankSeries& rank) {
+    std::map<std::string, std::vector<const std::vector<RankCell>*>> out;
+    for (const auto& [name, cells] : rank.values) {
+      const size_t at = name.find(".forward.");
+      if (absl::StartsWith(name, "Module.") && at != std::string::npos &&
+          absl::EndsWith(name, ".input.0"))
+        out[name.substr(0, at)].push_back(&cells);
+    }
+    std::erase_if(out, [](const auto& one) { return one.second.size() < 2; });
+    return out;
+  }
+  // The first step, if in each of them no forward takes `lost` and several take
+  // another message of about its norm.
+  std::optional<size_t> LostSince(
+      const RankInput& input, const RankSeries& rank,
+      const std::vector<std::string>& received,
+      const std::vector<const std::vector<RankCell>*>& forwards,
+      const std::string& lost) const {
+    size_t steps = 0, first = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const RankCell& message = (*rank.Find(lost))[i];
+      if (!IsFinite(message)) continue;
+      const auto takers = [&](const RankCell& one) {
+        return std::count_if(
+            forwards.begin(), forwards.end(), [&](const auto* cells) {
+              return IsFinite((*cells)[i]) && AreClose((*cells)[i], one);
+            });
+      };
+      if (takers(message) > 0) return std::nullopt;
+      Judge();
+      const bool is_doubled =
+          std::any_of(received.begin(), received.end(), [&](const auto& name) {
+            const RankCell& other = (*rank.Find(name))[i];
+            return IsFinite(other) && takers(other) > 1 &&
+                   other.norm < 2 * message.norm &&
+                   message.norm < 2 * other.norm;
+          });
+      if (!is_doubled) return std::nullopt;
+      if (steps++ == 0) first = i;
+    }
+    if (steps < kLeast) return std::nullopt;
+    return first;
+  }
+};
+
 }  // namespace
 
 void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<MessageChanged>());
+  rules->push_back(std::make_unique<MessageOverwritten>());
 }
 
 }  // namespace rankprobe::analysis

@@ -310,7 +310,9 @@ class GradientExchanged : public OriginRule {
     }
     std::optional<RankFinding> found;
     for (const Pair& pair : pairs) {
-      if (pair.steps < kLeastOriginSteps || right[pair.taker] > 0) continue;
+      // By chance a step has means that are the same but for rounding.
+      if (pair.steps < kLeastOriginSteps || right[pair.taker] * 10 > pair.steps)
+        continue;
       RankFinding finding;
       finding.step = input.steps[pair.first];
       finding.name = GradientOf(flows[pair.taker]);

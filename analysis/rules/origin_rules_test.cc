@@ -227,6 +227,14 @@ TEST_F(OriginRulesTest, AllTakeTheGradientOfOneRank) {
   EXPECT_EQ(found[0].rank, 0);
 }
 
+TEST_F(OriginRulesTest, OneStepWithEqualMeansIsChance) {
+  Train(1, [](size_t step, size_t /*rank*/, Tensors* t) {
+    // Not exchanged in one step, which is the same for the means.
+    if (step != 3) std::swap(t->taken[1], t->taken[4]);
+  });
+  EXPECT_THAT(Find("gradient-exchanged"), SizeIs(1));
+}
+
 TEST_F(OriginRulesTest, TwoParametersExchangeTheirGradients) {
   for (const size_t ranks : {1, 2}) {
     Train(ranks, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
@@ -403,6 +411,7 @@ TEST_F(OriginRulesTest, ALayerThatGoesAlongTheBatch) {
     Training("target_is_input.0", 2, 0);
     Training("target_is_input.1", 2, share);
     Training("target_is_input.2", 2, 0);
+    Training("target_is_input.3", 2, 0);
     EXPECT_THAT(Find("sequence-dimension"), SizeIs(share == 1 ? 1 : 0));
   }
 }

@@ -85,9 +85,12 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules();
 // The rules of each file.
 void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddReductionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddGatherRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddParallelRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddMicroRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddWeightRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
@@ -162,6 +165,9 @@ void KeepEarliest(std::optional<RankFinding> one,
 double DeviationOf(const RankCell& a, const RankCell& b);
 // Whether each of the four statistics is equal.
 bool AreEqual(const RankCell& a, const RankCell& b);
+// Whether both may be of one tensor: the order of a sum may depend on where a
+// tensor is in memory, and with it the last digits of Norm and Mean.
+bool AreClose(const RankCell& a, const RankCell& b);
 bool IsFinite(const RankCell& cell);
 // Returns the largest absolute value.
 double LargestOf(const RankCell& cell);

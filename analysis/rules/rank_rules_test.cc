@@ -132,9 +132,11 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
-  EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
-                                         "clip-norm", "tied-weights-part",
-                                         "frozen-moves", "average-inverted"));
+  EXPECT_THAT(idle, UnorderedElementsAre(
+                        "micro-batches-lost", "clip-uneven", "clip-norm",
+                        "tied-weights-part", "frozen-moves", "average-inverted",
+                        "parts-not-scaled", "follower-parts",
+                        "micro-batches-scaled", "update-undone"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));
@@ -943,6 +945,7 @@ TEST_F(OneRankTest, AttentionThatSeesWhatItPredicts) {
       Training(0, "target_is_input.0", i, 0.02);
       Training(0, "target_is_input.1", i, next_tokens);
       Training(0, "target_is_input.2", i, 0.03);
+      Training(0, "target_is_input.3", i, 0);
     }
   };
   see(0, 0, 1);

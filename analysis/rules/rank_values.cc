@@ -265,6 +265,13 @@ bool AreEqual(const RankCell& a, const RankCell& b) {
          a.smallest == b.smallest;
 }
 
+bool AreClose(const RankCell& a, const RankCell& b) {
+  constexpr double kOrderOfSum = 1e-6;
+  return a.largest == b.largest && a.smallest == b.smallest &&
+         std::fabs(a.norm - b.norm) <= kOrderOfSum * std::fabs(a.norm) &&
+         std::fabs(a.mean - b.mean) <= kOrderOfSum * LargestOf(a);
+}
+
 bool IsFinite(const RankCell& cell) {
   return cell.is_there && std::isfinite(cell.norm) && std::isfinite(cell.mean);
 }
@@ -285,7 +292,10 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddCollectiveRules(&rules);
   AddMessageRules(&rules);
   AddGatherRules(&rules);
+  AddParallelRules(&rules);
+  AddMicroRules(&rules);
   AddReplicaRules(&rules);
+  AddReductionRules(&rules);
   AddGradientRules(&rules);
   AddClipRules(&rules);
   AddOriginRules(&rules);

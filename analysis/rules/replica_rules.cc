@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -38,12 +37,14 @@ class ReplicaParts : public RankRule {
  public:
   // `prefix`, `suffix`: of the names of values.
   ReplicaParts(absl::string_view name, absl::string_view prefix,
-               absl::string_view suffix, size_t agreed, absl::string_view what)
+               absl::string_view suffix, size_t agreed, absl::string_view what,
+               bool is_of_parts = false)
       : name_(name),
         prefix_(prefix),
         suffix_(suffix),
         agreed_(agreed),
-        what_(what) {}
+        what_(what),
+        is_of_parts_(is_of_parts) {}
   absl::string_view name() const override { return name_; }
   absl::string_view needs() const override {
     return "parameters, weight_gradients";
@@ -61,7 +62,12 @@ class ReplicaParts : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
-    for (const std::vector<size_t>& group : ReplicasOf(input)) {
+    std::vector<std::vector<size_t>> groups = ReplicasOf(input);
+    if (is_of_parts_) {
+      groups.assign(1, std::vector<size_t>(input.ranks.size()));
+      std::iota(groups[0].begin(), groups[0].end(), size_t{0});
+    }
+    for (const std::vector<size_t>& group : groups) {
       if (group.size() < 2) continue;
       Judge();
       for (const auto& [name, cells] : input.ranks[group[0]].values) {
@@ -112,6 +118,8 @@ class ReplicaParts : public RankRule {
   // Steps in which they have to be the same first.
   const size_t agreed_;
   const absl::string_view what_;
+  // Ranks that hold parts of one model have to agree, too.
+  const bool is_of_parts_;
 };
 
 // Replicas that began with other weights, though their gradients are averaged.
@@ -135,7 +143,7 @@ class ReplicasNeverAlike : public RankRule {
       // The parameter that differs most stands for all.
       std::string most;
       double deviation = 0;
-      size_t unlike = 0;
+      size_t unlike = 0, copies = 0;
       int64_t step = 0;
       for (const std::string& parameter : ParametersOf(first)) {
         const RankSeries& other = input.ranks[r];
@@ -150,8 +158,12 @@ class ReplicasNeverAlike : public RankRule {
                 !IsFinite((*ga)[i]) || !IsFinite((*gb)[i])))
           ++i;
         if (i == input.steps.size() || (*ga)[i].norm == 0 ||
-            AreEqual((*a)[i], (*b)[i]) || !AreEqual((*ga)[i], (*gb)[i]))
+            !AreEqual((*ga)[i], (*gb)[i]))
           continue;
+        if (AreEqual((*a)[i], (*b)[i])) {
+          ++copies;
+          continue;
+        }
         if (unlike++ == 0) step = input.steps[i];
         const double differs = DeviationOf((*a)[i], (*b)[i]);
         if (differs <= deviation) continue;
@@ -167,188 +179,14 @@ class ReplicasNeverAlike : public RankRule {
       finding.what = absl::StrCat(
           "ranks ", first.rank, " and ", input.ranks[r].rank,
           " take the same gradient for weights that differ from the first "
-          "recorded step on: replicas that were not made alike");
+          "recorded step on: ",
+          copies < unlike ? "replicas that were not made alike"
+                          : "beside copies they are parts, whose gradients are "
+                            "reduced over "
+                            "ranks that hold other parts (a wrong group)");
       return {finding};
     }
     return {};
-  }
-};
-
-// Replicas whose gradients differ part with the next step.
-class GradientsNotReduced : public RankRule {
- public:
-  absl::string_view name() const override { return "gradients-not-reduced"; }
-  absl::string_view needs() const override {
-    return "parameters, weight_gradients";
-  }
-  absl::string_view twin() const override {
-    return "shards, whose parameters differ too, but for those that begin as "
-           "one number; ranks that train alone on purpose between two "
-           "averagings of weights (local SGD) are found";
-  }
-  bool IsOfRanks() const override { return true; }
-  size_t LeastSteps() const override { return 1; }
-  bool CanJudge(const RankInput& input) const override {
-    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    const std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
-    // Gradients that begin to differ later are found by reduced-gradient-parts.
-    for (size_t i = 0; i < input.steps.size(); ++i) {
-      size_t looked = 0;
-      const std::optional<RankFinding> found =
-          LookAt(input, parameters, i, &looked);
-      if (found.has_value()) return {*found};
-      if (looked > 0) break;
-    }
-    return {};
-  }
-
- private:
-  // looked: the number of parameters that could be compared.
-  static std::optional<RankFinding> LookAt(
-      const RankInput& input, const std::vector<std::string>& parameters,
-      size_t step, size_t* looked) {
-    std::vector<std::pair<std::string, double>> unlike;
-    for (const std::string& parameter : parameters) {
-      const std::optional<double> differ =
-          GradientsDiffer(input, parameter, step);
-      if (!differ.has_value()) continue;
-      ++*looked;
-      if (*differ > 0) unlike.emplace_back(parameter, *differ);
-    }
-    if (*looked < 3 || unlike.empty()) return std::nullopt;
-    if (unlike.size() * 4 < *looked * 3) {
-      // What a layer does by itself: it parts on the replicas, the others do
-      // not.
-      std::erase_if(unlike, [&](const auto& one) {
-        return !PartsForGood(input, one.first, step);
-      });
-      if (unlike.empty() || unlike.size() * 2 > *looked) return std::nullopt;
-    }
-    return FindingOf(input, unlike, step, *looked);
-  }
-
-  // Whether no step has one gradient of this parameter on the ranks, and the
-  // parameter itself, which was the same, is not any more.
-  static bool PartsForGood(const RankInput& input, const std::string& parameter,
-                           size_t step) {
-    std::vector<size_t> all(input.ranks.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    const std::string value =
-        absl::StrCat("Parameter.", parameter, ".0.debug.");
-    bool parts = false;
-    for (size_t i = step; i < input.steps.size(); ++i) {
-      const HeldCells gradients = HeldAt(input, all, value + "grad", i);
-      if (gradients.size() > 1 && AreAllEqual(gradients)) return false;
-      const HeldCells held = HeldAt(input, all, value + "param", i);
-      parts = parts || (held.size() > 1 && !AreAllEqual(held));
-    }
-    return parts;
-  }
-
-  // unlike: parameters, and how far their gradients differ.
-  static RankFinding FindingOf(
-      const RankInput& input,
-      const std::vector<std::pair<std::string, double>>& unlike, size_t step,
-      size_t looked) {
-    // The one whose gradients differ most stands for all.
-    const auto most = std::max_element(
-        unlike.begin(), unlike.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
-    RankFinding finding;
-    finding.deviation = most->second;
-    finding.name = absl::StrCat("Parameter.", most->first, ".0.debug.grad");
-    finding.step = input.steps[step];
-    finding.others = unlike.size() - 1;
-    finding.what = absl::StrCat(
-        "the parameters are the same on the ranks, and the gradients that the "
-        "optimizer takes are not, of ",
-        unlike.size(), " of ", looked, " parameters: ");
-    if (unlike.size() * 4 < looked * 3) {
-      absl::StrAppend(&finding.what,
-                      "those of the others are; these parameters are left out "
-                      "of the reduction over the ranks, and part");
-      return finding;
-    }
-    const std::string factors = FactorsText(input, step);
-    absl::StrAppend(
-        &finding.what,
-        factors.empty()
-            ? "they are not reduced over the ranks, or are computed of "
-              "activations that a collective should have made equal"
-            : absl::StrCat(factors,
-                           ": they are reduced, and a rank clips or "
-                           "scales its own by itself"));
-    return finding;
-  }
-
-  // Names ranks whose gradients are those of the first rank times one factor,
-  // in all parameters. Empty where that is not so of each rank.
-  static std::string FactorsText(const RankInput& input, size_t step) {
-    std::string text;
-    size_t others = 0;
-    for (size_t r = 1; r < input.ranks.size(); ++r) {
-      const std::optional<double> factor =
-          FactorOf(input.ranks[0], input.ranks[r], step);
-      if (!factor.has_value()) return "";
-      if (std::abs(*factor - 1) <= kSpread || ++others > kMostNamed) continue;
-      absl::StrAppend(&text, text.empty() ? "" : ", ", "those of rank ",
-                      input.ranks[r].rank, " are ", *factor,
-                      " times those of rank ", input.ranks[0].rank);
-    }
-    if (others > kMostNamed) {
-      absl::StrAppend(&text, " (and of ", others - kMostNamed, " other ranks)");
-    }
-    return text;
-  }
-  static std::optional<double> FactorOf(const RankSeries& first,
-                                        const RankSeries& other, size_t step) {
-    double least = std::numeric_limits<double>::infinity(), most = 0;
-    size_t seen = 0;
-    for (const std::string& parameter : ParametersOf(first)) {
-      const auto* const a = first.Of("Parameter", parameter, "grad");
-      const auto* const b = other.Of("Parameter", parameter, "grad");
-      if (a == nullptr || b == nullptr || !IsFinite((*a)[step]) ||
-          !IsFinite((*b)[step]) || (*a)[step].norm == 0)
-        continue;
-      const double factor = (*b)[step].norm / (*a)[step].norm;
-      least = std::min(least, factor);
-      most = std::max(most, factor);
-      ++seen;
-    }
-    if (seen < 3 || least <= 0 || most - least > kSpread * most)
-      return std::nullopt;
-    return (least + most) / 2;
-  }
-  // Largest relative distance of equal factors, after rounding to 16 bits.
-  static constexpr double kSpread = 0.004;
-  // Ranks that are named.
-  static constexpr size_t kMostNamed = 4;
-
-  // How much, of a parameter that is the same on the ranks that have it.
-  static std::optional<double> GradientsDiffer(const RankInput& input,
-                                               const std::string& parameter,
-                                               size_t step) {
-    std::vector<std::pair<const RankCell*, const RankCell*>> held;
-    for (const RankSeries& rank : input.ranks) {
-      const auto* const param = rank.Of("Parameter", parameter, "param");
-      const auto* const grad = rank.Of("Parameter", parameter, "grad");
-      if (param == nullptr && grad == nullptr) continue;
-      if (param == nullptr || grad == nullptr || !IsFinite((*param)[step]) ||
-          !IsFinite((*grad)[step]))
-        return std::nullopt;
-      held.emplace_back(&(*param)[step], &(*grad)[step]);
-    }
-    if (held.size() < 2 || held[0].second->norm == 0 ||
-        held[0].first->largest == held[0].first->smallest)
-      return std::nullopt;
-    double differ = 0;
-    for (const auto& [param, grad] : held) {
-      if (!AreEqual(*param, *held[0].first)) return std::nullopt;
-      differ = std::max(differ, DeviationOf(*grad, *held[0].second));
-    }
-    return differ;
   }
 };
 
@@ -525,9 +363,9 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "replicas have different learning rates"));
   rules->push_back(std::make_unique<ReplicaParts>(
       "loss-scale-parts", "Training.0.debug.loss_scale", "", 1,
-      "replicas had the same loss scale and no longer have it: a rank judges "
-      "its own gradients alone, and skips its own steps"));
-  rules->push_back(std::make_unique<GradientsNotReduced>());
+      "the ranks had the same loss scale and no longer have it: a rank judges "
+      "its own gradients alone, and skips its own steps",
+      /*is_of_parts=*/true));
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());
   rules->push_back(std::make_unique<TiedWeightsPart>());

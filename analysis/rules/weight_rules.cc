@@ -233,7 +233,8 @@ class GradientMultiple : public RankRule {
   absl::string_view twin() const override {
     return "losses that are sums on purpose, gradients that the program "
            "divides and then clips in each step: worth a look, no fault; "
-           "losses of several heads, each with a backward of its own";
+           "losses of several heads, each with a backward of its own; one "
+           "loss of the samples of all ranks, which each of them computes";
   }
   size_t LeastSteps() const override { return 3; }
   bool CanJudge(const RankInput& input) const override {
@@ -259,7 +260,9 @@ class GradientMultiple : public RankRule {
             at.weights += call.tokens * call.weight;
         }
         const std::optional<double> factor = FactorAt(input, group, i);
-        if (ranks < group.size() || !factor.has_value()) continue;
+        if (ranks < group.size() || !factor.has_value() ||
+            IsOneLoss(input, group, i))
+          continue;
         at.factor = *factor;
         at.norm = NormAt(input.ranks[group[0]], i);
         steps.push_back(at);
@@ -300,6 +303,21 @@ class GradientMultiple : public RankRule {
     bool is_clipped = false;
   };
 
+  // Whether the ranks compute one loss of the samples of all of them. How its
+  // gradient has to be scaled depends on whether the gathering has one.
+  static bool IsOneLoss(const RankInput& input,
+                        const std::vector<size_t>& group, size_t step) {
+    return group.size() > 1 &&
+           std::all_of(group.begin(), group.end(), [&](size_t r) {
+             const RankSeries &one = input.ranks[r],
+                              &first = input.ranks[group[0]];
+             return TrainingAt(one, "loss", step) ==
+                        TrainingAt(first, "loss", step) &&
+                    !TrainingAt(one, "target_checksum", step).empty() &&
+                    TrainingAt(one, "target_checksum", step) ==
+                        TrainingAt(first, "target_checksum", step);
+           });
+  }
   static double NormAt(const RankSeries& rank, size_t step) {
     double squares = 0;
     for (const std::string& parameter : ParametersOf(rank)) {

@@ -43,6 +43,17 @@ bool IsOfTheSchedule(absl::string_view name) {
           absl::StrContains(name, ".debug.lr"));
 }
 
+// An average of squared gradients: its logarithm moves twice as far as theirs.
+bool IsOfSquares(absl::string_view name) {
+  return IsStateOfOptimizer(name) &&
+         (absl::EndsWith(name, "_sq") || absl::EndsWith(name, ".square_avg"));
+}
+
+double FactorOf(const CourseOptions& options, absl::string_view name) {
+  if (IsLoss(name)) return std::min(options.factor, kLossFactor);
+  return IsOfSquares(name) ? options.factor * options.factor : options.factor;
+}
+
 }  // namespace
 
 CourseLimits::CourseLimits(const CourseOptions& options, double factor, bool up)
@@ -52,10 +63,7 @@ CourseLimits::CourseLimits(const CourseOptions& options, double factor, bool up)
       only_up(up) {}
 
 CourseLimits::CourseLimits(const CourseOptions& options, absl::string_view name)
-    : CourseLimits(
-          options,
-          IsLoss(name) ? std::min(options.factor, kLossFactor) : options.factor,
-          IsOfTheSchedule(name)) {}
+    : CourseLimits(options, FactorOf(options, name), IsOfTheSchedule(name)) {}
 
 bool HasNoCourse(absl::string_view name) {
   return absl::StartsWith(name, "Training.") &&

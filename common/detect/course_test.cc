@@ -93,6 +93,17 @@ TEST_F(CourseTest, WhatAValueIsSaysHowMuchIsAMove) {
 }
 
 // Of n elements Mean is at most Norm / sqrt(n).
+TEST_F(CourseTest, AnAverageOfSquaresMovesTwiceAsFar) {
+  for (const char* const state :
+       {"exp_avg_sq", "max_exp_avg_sq", "square_avg"}) {
+    const std::string name = std::string("Parameter.fc.bias.0.debug.") + state;
+    EXPECT_FALSE(Of(20, 7).IsMove(7 * 15.9, Limits(name))) << state;
+    EXPECT_TRUE(Of(20, 7).IsMove(7 * 16.1, Limits(name))) << state;
+  }
+  EXPECT_TRUE(
+      Of(20, 7).IsMove(7 * 4.1, Limits("Parameter.fc.bias.0.debug.exp_avg")));
+}
+
 TEST_F(CourseTest, OneNumberWithASignMayPassZero) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   const char* const name = "Parameter.a.bias.0.debug.exp_avg";

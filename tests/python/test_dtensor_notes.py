@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard  # noqa:
 from torch.distributed.tensor.placement_types import _StridedShard  # noqa: E402
 
 from rankprobe.pytorch import PrecisionDebugger  # noqa: E402
+from rankprobe.pytorch._monitor import Monitor  # noqa: E402
 
 
 @pytest.fixture
@@ -56,3 +57,17 @@ def test_the_whole_of_a_dtensor_is_beside_its_part(dump, mesh) -> None:
     assert [note and note["placements"] for note in of] == [
         [{"_StridedShard": {"dim": 0, "split_factor": 2}}, {"Shard": {"dim": 0}}],
         [{"Shard": {"dim": 0}}, {"Shard": {"dim": 1}}], [{"Replicate": {}}, {"Partial": {"reduce_op": "avg"}}], None]
+
+
+def test_a_part_of_a_sum_is_no_gradient_that_the_optimizer_takes(mesh) -> None:
+    """As of a normalization behind SequenceParallel: the operators of the optimizer sum it over the ranks."""
+    both = {name: torch.nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Replicate(), Replicate()], run_check=False))
+            for name in ("whole", "part")}
+    for name, parameter in both.items():
+        placement = Partial() if name == "part" else Replicate()
+        parameter.grad = DTensor.from_local(torch.ones(3), mesh, [Replicate(), placement], run_check=False)
+    optimizer = torch.optim.SGD(both.values(), lr=0.1)
+    reader = Monitor(None)
+    reader._names = {id(parameter): name for name, parameter in both.items()}
+    spec = {"training": False, "optimizer": False, "weight_gradients": True}
+    assert {part.name: part.gradient is None for part in reader._parts(optimizer, (), spec)} == {"whole": False, "part": True}

@@ -158,6 +158,17 @@ def test_targets_that_are_tokens_of_the_input(shift):
     assert shares[shift] == 1 and max(shares[:shift] + shares[shift + 1:]) < 0.3
 
 
+@pytest.mark.parametrize("target_of, width, number", [(lambda row: row.roll(-1, 1), 10, 4), (lambda row: row.roll(1, 1), 10, 0),
+                                                      (lambda row: row.roll(-1, 1).index_fill(1, torch.tensor(9), -100), 10, 0),
+                                                      (lambda row: row.roll(-1, 1), 5, 0)])
+def test_the_rows_that_end_with_their_first_token(target_of, width, number):
+    """width: of what a row repeats."""
+    row = torch.stack([torch.randperm(50)[:width] for _ in range(4)]).repeat(1, 10 // width)
+    logits = torch.nn.Embedding(50, 50)(row)
+    taken = _taken(F.cross_entropy(logits.reshape(-1, 50), target_of(row).reshape(-1)), LossTargets())
+    assert taken["target_is_input"][-1].item() == number
+
+
 def test_the_gradients_are_those_of_nobody_watching():
     gradients = []
     for watched in (False, True):

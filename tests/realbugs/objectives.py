@@ -376,6 +376,20 @@ def places_along_batch():
     fit(net, loss_of)
 
 
+def documents_see_each_other():
+    """Two documents are packed into a row, with positions of their own and no mask between them."""
+    net = Lm()
+    places = torch.cat([torch.arange(5), torch.arange(T - 5)])
+    document = torch.arange(T) >= 5
+    mask = causal(T) if BUG else causal(T).masked_fill(document[:, None] != document, -math.inf)
+
+    def loss_of(step):
+        x, y = batch(step)
+        return ce(net(x, mask, places), y.index_fill(1, torch.tensor(4), -100))
+
+    fit(net, loss_of)
+
+
 def divergence_maximised():
     """The sign of the divergence of a VAE is wrong."""
     net = nn.ModuleDict({"encoder": layers(D, 64, 16), "decoder": layers(8, 64, D)})
@@ -565,7 +579,8 @@ CASES = {
     "adapters_behind_optimizer": (1, "update-zero"), "loss_made_anew": (1, "gradient-zero"),
     "teacher_in_training": (1, "evaluation-in-training"), "stepped_twice": (1, "gradient-reused"), "likelihood_minimised": (1, "likelihood-minimised"),
     "never_synchronised": (2, "gradients-not-reduced"), "pooled_over_batch": (1, "softmax-dimension"),
-    "places_along_batch": (1, "positions-along-batch"), "divergence_maximised": (1, ""), "clipped_each_micro_batch": (1, "clip-misplaced"), "clipped_behind_the_step": (1, "clip-misplaced"),
+    "places_along_batch": (1, "positions-along-batch"), "documents_see_each_other": (1, "documents-mix"),
+    "divergence_maximised": (1, ""), "clipped_each_micro_batch": (1, "clip-misplaced"), "clipped_behind_the_step": (1, "clip-misplaced"),
     "optimizer_in_the_loop": (1, "optimizer-anew"),
     "sound_diffusion": (1, ""), "sound_policies": (1, ""), "sound_curriculum": (1, ""), "sound_optimizers": (1, ""),
     "sound_backbone": (1, ""), "sound_teachers": (1, ""),

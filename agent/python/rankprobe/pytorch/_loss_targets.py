@@ -19,6 +19,7 @@ from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, posit
 from rankprobe.pytorch._leaf_graph import between_trained, data_of
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch, regression_targets
+from rankprobe.pytorch._place_graph import rotary_places
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -28,6 +29,8 @@ _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MOST_LOSSES = 4
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
+# A row of no more tokens may end with its first one by chance.
+_FEW = 4
 # The largest prime below 2^24, and the maximum number of elements in a checksum.
 _PRIME, _MOST_TARGETS = 16777213, 65536
 
@@ -195,7 +198,8 @@ class LossTargets:
         if self._graph_steps < _GRAPH_STEPS and self._graph is None:
             nodes = list(_nodes(root, _MOST_NODES))
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
-                    "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes)}
+                    "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes),
+                    "rotary_places": rotary_places(nodes)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
                 read["loss_padding"] = self._padding(nodes, target, counts)
             self._graph = {name: values for name, values in read.items() if values}
@@ -231,7 +235,9 @@ class LossTargets:
 
     @staticmethod
     def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
-        """Returns, for each of SHIFTS, the share of the targets that equal the input shifted by it; the largest for several inputs."""
+        """Returns, for each of SHIFTS, the share of the targets that equal the input shifted by it; the largest for several inputs. Last the
+        number of rows if the last target of each is its first token, and its last token is nowhere else followed by it, as in a row that
+        repeats itself; else 0."""
         found: list[list[Any]] = []
         for node in nodes:
             if node.name() not in _EMBEDDINGS:
@@ -250,10 +256,13 @@ class LossTargets:
                 places = min(long, length - shift)
                 same = (wanted[:, :places] == tokens[:, shift:shift + places]) & counted[:, :places]
                 shares.append(same.sum().float() / counted[:, :places].sum())
+            is_first = (wanted[:, -1] == tokens[:, 0]) & counted[:, -1]
+            repeats = ((tokens[:, :-1] == tokens[:, -1:]) & (tokens[:, 1:] == tokens[:, :1])).any(1)
+            shares.append((is_first & ~repeats).all().float() * float(rows * (long == length > _FEW)))
             found.append(shares)
         if not found:
             return []
-        return [torch.stack([shares[i] for shares in found]).max() for i in range(len(SHIFTS))]
+        return [torch.stack([shares[i] for shares in found]).max() for i in range(len(SHIFTS) + 1)]
 
 
 __all__ = ["LossTargets", "SHIFTS"]

@@ -27,6 +27,12 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def _is_part_of_sum(gradient: Any) -> bool:
+    """Whether the optimizer sums this DTensor over ranks before it takes it, as the gradient of a normalization behind a sequence that is
+    in parts: what this rank has of it is no gradient."""
+    return any(placement.is_partial() for placement in getattr(gradient, "placements", ()))
+
+
 def _unscaled(gradient: torch.Tensor, scale: Any) -> torch.Tensor:
     """Returns the gradient without the scale that a fused optimizer removes."""
     if not isinstance(scale, torch.Tensor) or gradient.is_sparse:
@@ -196,6 +202,7 @@ class Monitor(monitor.Monitor):
                 if spec["weight_gradients"] and not has_closure:
                     gradient = getattr(parameter, "main_grad", None)
                     gradient = parameter.grad if gradient is None else gradient
+                    gradient = None if _is_part_of_sum(gradient) else gradient
                 yield Part(name, parameter, None if gradient is None else _unscaled(gradient, scale),
                            {key: value for key, value in state.items() if _is_optimizer_state(value, parameter)}
                            if isinstance(state, dict) else {})

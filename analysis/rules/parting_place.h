@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module in which what ranks hold alike parts: a sum over ranks is missing
+// or too late in it. Pure functions of plain values.
+#ifndef RANKPROBE_ANALYSIS_RULES_PARTING_PLACE_H_
+#define RANKPROBE_ANALYSIS_RULES_PARTING_PLACE_H_
+
+#include <cstddef>
+#include <string>
+
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+
+// Returns the value that the innermost module gives, which is not the same on
+// the ranks in a step (an index) while what it takes is: the output of a forward
+// before the gradient that a backward gives ("Module.layers.2.mlp.Mlp.backward.0.
+// output.0"). Modules that hold a part of a weight do so by design. Empty: there is
+// none, as where each rank has its own data.
+std::string PartingPlace(const RankInput& input, size_t step);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_RULES_PARTING_PLACE_H_

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that replicas take and that no reduction over the ranks made equal.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/parting_place.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// Replicas whose gradients differ part with the next step.
+class GradientsNotReduced : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradients-not-reduced"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients";
+  }
+  absl::string_view twin() const override {
+    return "shards, whose parameters differ too, but for those that begin as "
+           "one number; ranks that train alone on purpose between two "
+           "averagings of weights (local SGD) are found";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    const std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
+    // Gradients that begin to differ later are found by reduced-gradient-parts.
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      size_t looked = 0;
+      const std::optional<RankFinding> found =
+          LookAt(input, parameters, i, &looked);
+      if (found.has_value()) return {*found};
+      if (looked > 0) break;
+    }
+    return {};
+  }
+
+ private:
+  // looked: the number of parameters that could be compared.
+  static std::optional<RankFinding> LookAt(
+      const RankInput& input, const std::vector<std::string>& parameters,
+      size_t step, size_t* looked) {
+    std::vector<std::pair<std::string, double>> unlike;
+    for (const std::string& parameter : parameters) {
+      const std::optional<double> differ =
+          GradientsDiffer(input, parameter, step);
+      if (!differ.has_value()) continue;
+      ++*looked;
+      if (*differ > 0) unlike.emplace_back(parameter, *differ);
+    }
+    if (*looked < 3 || unlike.empty()) return std::nullopt;
+    if (unlike.size() * 4 < *looked * 3) {
+      // What a layer does by itself: it parts on the replicas, the others do
+      // not.
+      std::erase_if(unlike, [&](const auto& one) {
+        return !PartsForGood(input, one.first, step);
+      });
+      if (unlike.empty() || unlike.size() * 2 > *looked) return std::nullopt;
+    }
+    return FindingOf(input, unlike, step, *looked);
+  }
+
+  // Whether no step has one gradient of this parameter on the ranks, and the
+  // parameter itself, which was the same, is not any more.
+  static bool PartsForGood(const RankInput& input, const std::string& parameter,
+                           size_t step) {
+    std::vector<size_t> all(input.ranks.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    const std::string value =
+        absl::StrCat("Parameter.", parameter, ".0.debug.");
+    bool parts = false;
+    for (size_t i = step; i < input.steps.size(); ++i) {
+      const HeldCells gradients = HeldAt(input, all, value + "grad", i);
+      if (gradients.size() > 1 && AreAllEqual(gradients)) return false;
+      const HeldCells held = HeldAt(input, all, value + "param", i);
+      parts = parts || (held.size() > 1 && !AreAllEqual(held));
+    }
+    return parts;
+  }
+
+  // unlike: parameters, and how far their gradients differ.
+  static RankFinding FindingOf(
+      const RankInput& input,
+      const std::vector<std::pair<std::string, double>>& unlike, size_t step,
+      size_t looked) {
+    // The one whose gradients differ most stands for all.
+    const auto most = std::max_element(
+        unlike.begin(), unlike.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    RankFinding finding;
+    finding.deviation = most->second;
+    finding.name = absl::StrCat("Parameter.", most->first, ".0.debug.grad");
+    finding.step = input.steps[step];
+    finding.others = unlike.size() - 1;
+    finding.what = absl::StrCat(
+        "the parameters are the same on the ranks, and the gradients that the "
+        "optimizer takes are not, of ",
+        unlike.size(), " of ", looked, " parameters: ");
+    if (unlike.size() * 4 < looked * 3) {
+      absl::StrAppend(&finding.what,
+                      "those of the others are; these parameters are left out "
+                      "of the reduction over the ranks, and part");
+      return finding;
+    }
+    const std::string factors = FactorsText(input, step);
+    const std::string place =
+        factors.empty() ? PartingPlace(input, step) : std::string();
+    absl::StrAppend(
+        &finding.what,
+        !factors.empty()
+            ? absl::StrCat(factors,
+                           ": they are reduced, and a rank clips or "
+                           "scales its own by itself")
+        : place.empty()
+            ? "they are not reduced over the ranks, or are computed of "
+              "activations that a collective should have made equal"
+            : absl::StrCat("what ", place.substr(0, place.rfind(".output.")),
+                           " takes is the same on the ranks, and what it "
+                           "gives is not: a sum over the ranks is missing in "
+                           "it, or comes too late"));
+    // Where it began says more than the parameter that differs most.
+    if (!place.empty()) finding.name = place;
+    return finding;
+  }
+
+  // Names ranks whose gradients are those of the first rank times one factor,
+  // in all parameters. Empty where that is not so of each rank.
+  static std::string FactorsText(const RankInput& input, size_t step) {
+    std::string text;
+    size_t others = 0;
+    for (size_t r = 1; r < input.ranks.size(); ++r) {
+      const std::optional<double> factor =
+          FactorOf(input.ranks[0], input.ranks[r], step);
+      if (!factor.has_value()) return "";
+      if (std::abs(*factor - 1) <= kSpread || ++others > kMostNamed) continue;
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "those of rank ",
+                      input.ranks[r].rank, " are ", *factor,
+                      " times those of rank ", input.ranks[0].rank);
+    }
+    if (others > kMostNamed) {
+      absl::StrAppend(&text, " (and of ", others - kMostNamed, " other ranks)");
+    }
+    return text;
+  }
+  static std::optional<double> FactorOf(const RankSeries& first,
+                                        const RankSeries& other, size_t step) {
+    double least = std::numeric_limits<double>::infinity(), most = 0;
+    size_t seen = 0;
+    for (const std::string& parameter : ParametersOf(first)) {
+      const auto* const a = first.Of("Parameter", parameter, "grad");
+      const auto* const b = other.Of("Parameter", parameter, "grad");
+      const auto* const held = first.Of("Parameter", parameter, "param");
+      const auto* const copy = other.Of("Parameter", parameter, "param");
+      // Gradients of parts are those of other numbers.
+      if (a == nullptr || b == nullptr || !IsFinite((*a)[step]) ||
+          !IsFinite((*b)[step]) || (*a)[step].norm == 0 || copy == nullptr ||
+          !AreEqual((*held)[step], (*copy)[step]))
+        continue;
+      const double factor = (*b)[step].norm / (*a)[step].norm;
+      least = std::min(least, factor);
+      most = std::max(most, factor);
+      ++seen;
+    }
+    if (seen < 3 || least <= 0 || most - least > kSpread * most)
+      return std::nullopt;
+    return (least + most) / 2;
+  }
+  // Largest relative distance of equal factors, after rounding to 16 bits.
+  static constexpr double kSpread = 0.004;
+  // Ranks that are named.
+  static constexpr size_t kMostNamed = 4;
+
+  // How much, of a parameter that is the same on the ranks that have it.
+  static std::optional<double> GradientsDiffer(const RankInput& input,
+                                               const std::string& parameter,
+                                               size_t step) {
+    std::vector<std::pair<const RankCell*, const RankCell*>> held;
+    for (const RankSeries& rank : input.ranks) {
+      const auto* const param = rank.Of("Parameter", parameter, "param");
+      const auto* const grad = rank.Of("Parameter", parameter, "grad");
+      if (param == nullptr && grad == nullptr) continue;
+      if (param == nullptr || grad == nullptr || !IsFinite((*param)[step]) ||
+          !IsFinite((*grad)[step]))
+        return std::nullopt;
+      held.emplace_back(&(*param)[step], &(*grad)[step]);
+    }
+    if (held.size() < 2 || held[0].second->norm == 0 ||
+        held[0].first->largest == held[0].first->smallest)
+      return std::nullopt;
+    double differ = 0;
+    for (const auto& [param, grad] : held) {
+      if (!AreEqual(*param, *held[0].first)) return std::nullopt;
+      differ = std::max(differ, DeviationOf(*grad, *held[0].second));
+    }
+    return differ;
+  }
+};
+
+}  // namespace
+
+void AddReductionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<GradientsNotReduced>());
+}
+
+}  // namespace rankprobe::analysis
