@@ -239,7 +239,7 @@ class PositionsAlongBatch : public RankRule {
   }
 };
 
-// Rotary positions that begin anew where the attention goes on.
+// Rotary positions that begin again where the attention goes on.
 class PositionsBeginAnew : public RankRule {
  public:
   absl::string_view needs() const override { return "training"; }
@@ -295,7 +295,7 @@ class DocumentsMix : public PositionsBeginAnew {
       RankFinding finding = FindingAt(input, places->first);
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.what = absl::StrCat(
-          "positions begin anew ", places->second.again,
+          "positions begin again ", places->second.again,
           " times within a row, as those of packed documents do, and all "
           "tokens of the last document see tokens of those before it: the "
           "attention has no mask for each document");

@@ -65,7 +65,7 @@ class CopiesSummed : public CollectiveRule {
         steps.size(), " steps, and ", taken_by,
         " takes it undivided: it is as many times too large as there are "
         "ranks. What was summed before is summed again, or a gradient that "
-        "each rank has whole is taken for a part");
+        "each rank has in full is taken for a part");
     return finding;
   }
 
@@ -325,7 +325,7 @@ class FollowerParts : public RankRule {
     return "weights beside replicas that change and that no optimizer holds";
   }
   absl::string_view twin() const override {
-    return "frozen weights, whole or in parts; an average of replicas, which "
+    return "frozen weights, in full or in parts; an average of replicas, which "
            "is the same on them; a second model of each rank on purpose: worth "
            "a look, no fault";
   }

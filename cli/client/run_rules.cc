@@ -279,8 +279,10 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
         absl::StrCat("rules with nothing to judge in this program: ",
                      absl::StrJoin(without, "; ")),
         "");
+  const char* const apart =
+      FollowEachOther(scan.input.steps) ? ")" : ", not all successive)";
   for (const auto& [needs, names] : rules.without_steps)
-    add(absl::StrCat(needs, " (there are ", scan.head.steps(), ")"), names);
+    add(absl::StrCat(needs, " (there are ", scan.head.steps(), apart), names);
 }
 
 }  // namespace rankprobe

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where rotary positions begin, beside what the attention sees, in the graph of a loss before its backward.
 
-Positions that begin anew within a row say that another document begins there, and positions that begin at 0 on a rank whose first token sees
+Positions that begin again within a row say that another document begins there, and positions that begin at 0 on a rank whose first token sees
 earlier ones say that its part of a sequence was counted by itself. Read from tensors that the graph saves for the backward. Calls no code of the
 program; tensors stay on their device, and nothing waits for them.
 """
