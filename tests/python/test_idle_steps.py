@@ -103,3 +103,15 @@ def test_a_closed_session_begins_no_step(dump) -> None:
     assert not start() and not step()
     debugger._start(None, None, None)
     debugger._step()
+
+
+def test_a_server_that_records_nothing_begins_short_steps_too(dump, monkeypatch) -> None:
+    debugger = dump.debugger(dump_enable=False)
+    counts = _counted(debugger, monkeypatch)
+    for step in range(4):
+        debugger.start(scheduled_tokens={"a": 3}, first_positions={"a": step})
+        debugger.stop()
+        debugger.step()
+    assert counts["short"] >= 1 and sum(counts.values()) == 4
+    debugger.start(scheduled_tokens={"a": 3}, rank_id=0)
+    assert counts["full"] >= 2, "a rank is told to the collector"

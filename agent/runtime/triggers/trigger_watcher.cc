@@ -163,8 +163,8 @@ void TriggerWatcher::Calls::Clear() {
 
 bool TriggerWatcher::IsIdle() const {
   absl::MutexLock lock(&mutex_);
-  return !active() && flight_plan_ == nullptr && flight_follows_ == 0 &&
-         calls_.items.empty();
+  return !active() && !wants_tokens() && flight_plan_ == nullptr &&
+         flight_follows_ == 0 && calls_.items.empty();
 }
 
 void TriggerWatcher::EndStep() {

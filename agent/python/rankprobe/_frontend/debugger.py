@@ -265,7 +265,7 @@ class Debugger:
         if not is_empty:
             self._end_of_recording()
             self._monitor.end_recording()
-            if self._steps.any_dirty:
+            if self._steps.dirty:
                 self._session.stop()
                 self._export(self._steps.current)
         self._monitor.end_step()
@@ -315,15 +315,16 @@ class Debugger:
 
     def _end_idle(self) -> bool:
         """Ends a step that _start_idle() or _start() has begun. Returns False, having done nothing, if more is to be done."""
-        if not self._idle or self._steps.any_dirty or not self._session.step_idle():
+        steps = self._steps
+        if not self._idle or steps.dirty or not self._session.step_idle():
             return False
-        self._steps.end()
+        steps.end()
         return True
 
     def _start(self, model: Any, token_range: Optional[Sequence[int]], rank_id: Optional[int], scheduled_tokens: Any = None,
                first_positions: Any = None) -> None:
         self._check_process(starts=True)
-        if token_range is None and rank_id is None and scheduled_tokens is None and self._start_idle():
+        if token_range is None and rank_id is None and self._start_idle():  # The requests of a server matter only to records.
             return
         over = self._over()
         if not over:
@@ -392,7 +393,9 @@ class Debugger:
         self._monitor.end_step()
         self._capture.enabled = True
         self._session.native.step()
-        self._export(self._steps.end())
+        ended = self._steps.current
+        self._steps.end()
+        self._export(ended)
         # A program that only saves (level debug) does not call start().
         self._switch.follow_file(self._session)
         self._finished()

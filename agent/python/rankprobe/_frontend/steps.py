@@ -34,7 +34,8 @@ class StepState:
         # token_range, with both ends inclusive, and the number of forwards since start().
         self.token_range: Optional[tuple[int, int]] = None
         self._tokens = 0
-        self._dirty: set[int] = set()
+        # Steps that have records and were not taken for their export.
+        self.dirty: set[int] = set()
         self._end_told = False
 
     @property
@@ -61,31 +62,25 @@ class StepState:
     def token_done(self) -> None:
         self._tokens += 1
 
-    def end(self) -> int:
-        """Ends the current step, makes the next one current and returns the number of the ended one."""
-        ended = self.current
+    def end(self) -> None:
+        """Ends the current step and makes the next one current."""
         self._tokens = 0
         self._loop += 1
-        return ended
 
     def mark_dirty(self) -> None:
         """Notes that the current step has records."""
-        self._dirty.add(self.current)
+        self.dirty.add(self.current)
 
     @property
     def has_records(self) -> bool:
         """Whether the current step has records."""
-        return self.current in self._dirty
-
-    @property
-    def any_dirty(self) -> bool:
-        return bool(self._dirty)
+        return self.current in self.dirty
 
     def take_dirty(self, step: int) -> bool:
         """Returns whether `step` has records and was not taken before, and marks it as taken."""
-        if step not in self._dirty:
+        if step not in self.dirty:
             return False
-        self._dirty.discard(step)
+        self.dirty.discard(step)
         return True
 
     def new_plan(self) -> None:
