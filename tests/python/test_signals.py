@@ -204,7 +204,7 @@ def _switch(fire, monkeypatch) -> None:
     from rankprobe._frontend.switch import Switch
 
     switch = Switch.__new__(Switch)
-    switch._followed, switch._file = True, types.SimpleNamespace(edited=fire, path="config.json")
+    switch.followed, switch._file = True, types.SimpleNamespace(edited=fire, path="config.json")
     assert hasattr(ConfigFile, "edited")
     switch.follow_file(None)
 
