@@ -77,7 +77,8 @@ class LabelShift : public RankRule {
   }
 
  private:
-  // Natural logarithms: fewer rows may end with their first token by chance.
+  // In nats (natural logarithm). With less, rows may end with their first token
+  // by chance.
   static constexpr double kLeastInformation = 20;
 };
 

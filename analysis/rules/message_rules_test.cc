@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/rules/testing/rank_input_fixture.h"
 #include "analysis/testing/rank_cells.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,15 +23,10 @@ constexpr size_t kMessageSteps = 16;
 constexpr size_t kMessageRanks = 4;
 constexpr size_t kElements = 200;
 
-class MessageRulesTest : public ::testing::Test {
+class MessageRulesTest : public RankInputFixture {
  protected:
-  MessageRulesTest() {
+  MessageRulesTest() : RankInputFixture(kMessageSteps, kMessageRanks) {
     AddMessageRules(&rules_);
-    for (size_t i = 0; i < kMessageSteps; ++i)
-      input_.steps.push_back(static_cast<int64_t>(i));
-    input_.ranks.resize(kMessageRanks);
-    for (size_t r = 0; r < kMessageRanks; ++r)
-      input_.ranks[r].rank = static_cast<int64_t>(r);
   }
   // Statistics of a tensor that only this rank has in this step, with the first
   // elements zeroed.
@@ -41,18 +37,12 @@ class MessageRulesTest : public ::testing::Test {
     std::fill_n(values.begin(), zeroed, 0);
     return testing::CellOf(values);
   }
-  RankCell& At(size_t rank, const std::string& name, size_t step) {
-    std::vector<RankCell>& cells = input_.ranks[rank].values[name];
-    cells.resize(kMessageSteps);
-    return cells[step];
-  }
   std::vector<RankFinding> Find() const {
     return rules_[0]->CanJudge(input_) ? rules_[0]->Look(input_)
                                        : std::vector<RankFinding>();
   }
 
   std::vector<std::unique_ptr<RankRule>> rules_;
-  RankInput input_;
 };
 
 std::string ResultOf(size_t sender) {

@@ -146,7 +146,7 @@ class MicroBatchesScaled : public RankRule {
           std::count_if(factors.begin(), factors.end(), [&](double one) {
             return std::fabs(one - usual) <= kAlike * std::fabs(usual);
           }));
-      // 0 is micro-batches-lost.
+      // A factor of 0 is the finding of micro-batches-lost.
       if (usual <= kAlike || std::fabs(usual - 1) <= kAlike ||
           alike * 10 < factors.size() * 9)
         continue;
@@ -187,7 +187,7 @@ class MicroBatchesScaled : public RankRule {
   }
 };
 
-// A step with fewer micro batches whose losses are divided by as many as ever.
+// Steps with fewer micro batches whose losses are divided by the usual number.
 class WindowIncomplete : public RankRule {
  public:
   absl::string_view name() const override { return "window-incomplete"; }

@@ -310,7 +310,7 @@ class GradientExchanged : public OriginRule {
     }
     std::optional<RankFinding> found;
     for (const Pair& pair : pairs) {
-      // By chance a step has means that are the same but for rounding.
+      // In a few steps the means may be equal within rounding by chance.
       if (pair.steps < kLeastOriginSteps || right[pair.taker] * 10 > pair.steps)
         continue;
       RankFinding finding;

@@ -25,8 +25,8 @@ bool AreAllClose(const Members& members, const RankCell* Member::*side) {
   });
 }
 
-// A sum over ranks of what each of them has whole: it is the number of ranks too
-// large.
+// An all_reduce of tensors that are equal on the ranks: the result is too large
+// by the number of ranks.
 class CopiesSummed : public CollectiveRule {
  public:
   absl::string_view name() const override { return "copies-summed"; }
@@ -195,7 +195,8 @@ class BiasSummed : public CollectiveRule {
   }
 };
 
-// Gradients of what only one rank holds, beside means over the ranks.
+// Gradients of parameters that only one rank holds, scaled as those that are
+// averaged over the ranks.
 class PartsNotScaled : public RankRule {
  public:
   absl::string_view name() const override { return "parts-not-scaled"; }
@@ -316,7 +317,8 @@ class PartsNotScaled : public RankRule {
   }
 };
 
-// A model that no optimizer holds and that follows replicas, and differs on them.
+// Weights that no optimizer holds, that change (a teacher, an average) and that
+// differ between replicas.
 class FollowerParts : public RankRule {
  public:
   absl::string_view name() const override { return "follower-parts"; }
@@ -377,7 +379,7 @@ class FollowerParts : public RankRule {
     }
     if (!moves) return std::nullopt;
     Judge();
-    // Parts of a model that was taken from elsewhere do not come together again.
+    // Weights that are equal again at the end were only copied late.
     if (apart < kLeastParallelSteps || !first.has_value() ||
         AreAllEqual(before))
       return std::nullopt;
@@ -400,7 +402,7 @@ class FollowerParts : public RankRule {
   }
 };
 
-// What the optimizer makes of a parameter is overwritten by what was before.
+// Updates of a parameter that are overwritten by its earlier value.
 class UpdateUndone : public RankRule {
  public:
   absl::string_view name() const override { return "update-undone"; }
@@ -453,7 +455,8 @@ class UpdateUndone : public RankRule {
         KeepEarliest(std::move(one), &found);
       }
     }
-    // Who undoes all of them tries something out.
+    // A program that undoes all updates does so on purpose, for example in a
+    // search for a learning rate.
     if (!found.has_value() || stay == 0) return {};
     return {*found};
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/rules/testing/rank_input_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,24 +31,9 @@ RankCell Times(const RankCell& cell, double factor) {
           cell.smallest * factor};
 }
 
-class ParallelRulesTest : public ::testing::Test {
+class ParallelRulesTest : public RankInputFixture {
  protected:
-  ParallelRulesTest() {
-    for (size_t i = 0; i < kParallelSteps; ++i)
-      input_.steps.push_back(static_cast<int64_t>(i));
-    input_.ranks.resize(2);
-    input_.ranks[1].rank = 1;
-  }
-  RankCell& At(size_t rank, const std::string& name, size_t step) {
-    std::vector<RankCell>& cells = input_.ranks[rank].values[name];
-    cells.resize(kParallelSteps);
-    return cells[step];
-  }
-  void Training(size_t rank, const std::string& name, size_t step,
-                double value) {
-    At(rank, absl::StrCat("Training.0.debug.", name), step) = {
-        true, std::fabs(value), value, value, value};
-  }
+  ParallelRulesTest() : RankInputFixture(kParallelSteps, 2) {}
   // What a rank backwards and what its optimizer takes and holds.
   void Gradient(size_t rank, const std::string& module, size_t step,
                 const RankCell& held, const RankCell& own,
@@ -71,7 +57,6 @@ class ParallelRulesTest : public ::testing::Test {
     ADD_FAILURE() << "no rule " << name;
     return {};
   }
-  RankInput input_;
 };
 
 TEST_F(ParallelRulesTest, ASumOfWhatEachRankHasWhole) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module in which what ranks hold alike parts: a sum over ranks is missing
-// or too late in it. Pure functions of plain values.
+// Finds the module whose inputs are equal on the ranks and whose outputs are
+// not: a reduction is missing in it or comes too late. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_RULES_PARTING_PLACE_H_
 #define RANKPROBE_ANALYSIS_RULES_PARTING_PLACE_H_
 

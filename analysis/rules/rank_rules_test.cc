@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/rules/testing/rank_input_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -37,15 +38,13 @@ std::string Own(size_t layer, size_t micro = 0) {
                       ".weight");
 }
 
-class RankRulesTest : public ::testing::Test {
+class RankRulesTest : public RankInputFixture {
  protected:
   // Data parallel: equal parameters, gradients that are averaged.
-  explicit RankRulesTest(size_t ranks = 2) {
-    for (size_t i = 0; i < kRankSteps; ++i)
-      input_.steps.push_back(static_cast<int64_t>(i));
+  explicit RankRulesTest(size_t ranks = 2)
+      : RankInputFixture(kRankSteps, ranks) {
     for (size_t r = 0; r < ranks; ++r) {
-      RankSeries& rank = input_.ranks.emplace_back();
-      rank.rank = static_cast<int64_t>(r);
+      RankSeries& rank = input_.ranks[r];
       for (size_t layer = 0; layer < kLayers; ++layer) {
         for (size_t i = 0; i < kRankSteps; ++i) {
           rank.values[OfParameter(Weight(layer), "param")].push_back(
@@ -82,16 +81,6 @@ class RankRulesTest : public ::testing::Test {
       }
     }
   }
-  RankCell& At(size_t rank, const std::string& name, size_t step) {
-    std::vector<RankCell>& cells = input_.ranks[rank].values[name];
-    cells.resize(kRankSteps);
-    return cells[step];
-  }
-  void Training(size_t rank, const std::string& name, size_t step,
-                double value) {
-    At(rank, absl::StrCat("Training.0.debug.", name), step) = {
-        true, std::fabs(value), value, value, value};
-  }
   // No rule but `name` finds anything.
   std::vector<RankFinding> Find(absl::string_view name) const {
     std::vector<RankFinding> out;
@@ -110,7 +99,6 @@ class RankRulesTest : public ::testing::Test {
     }
     return out;
   }
-  RankInput input_;
 };
 
 class OneRankTest : public RankRulesTest {

@@ -191,7 +191,7 @@ class Scanner {
     ScanCell last = {};
 
     bool Holds(const ScanCell& cell) const {
-      // Nor do few numbers show how far they vary.
+      // A few numbers do not show how far the value varies.
       return (known < few && IsNear(cell, lowest / margin, highest * margin)) ||
              IsNear(cell, last.smallest, last.largest);
     }

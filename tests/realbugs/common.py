@@ -119,26 +119,48 @@ def average_gradients(model, world, group=None):
 
 class Copy(torch.autograd.Function):            # into a tensor-parallel region: identity, sum of gradients
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, group=None):
+        ctx.group = group
         return x
 
     @staticmethod
     def backward(ctx, g):
         g = g.clone()
-        dist.all_reduce(g)
-        return g
+        dist.all_reduce(g, group=ctx.group)
+        return g, None
 
 
 class Reduce(torch.autograd.Function):          # out of it: sum, identity
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, group=None):
         x = x.clone()
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=group)
         return x
 
     @staticmethod
     def backward(ctx, g):
-        return g
+        return g, None
+
+
+def first_and_last(whole):
+    """The stages of a pipeline of the two layers of an Lm."""
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.layer = whole.embed, whole.layers[0]
+
+        def forward(self, x):
+            return self.layer(self.embed(x), causal(T), torch.arange(T))
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm, self.head = whole.layers[1], whole.norm, whole.head
+
+        def forward(self, x):
+            return self.head(self.norm(self.layer(x, causal(T), torch.arange(T))))
+
+    return First, Last
 
 
 class TpMlp(nn.Module):                          # up by columns, down by rows

@@ -12,30 +12,6 @@ dps = [dist.new_group([i, 2 + i, 4 + i, 6 + i]) for i in range(2)]
 TP, DP = tps[dp], dps[tp]
 
 
-class Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        g = g.clone()
-        dist.all_reduce(g, group=TP)
-        return g
-
-
-class Reduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone()
-        dist.all_reduce(x, group=TP)
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class TpMlp(nn.Module):
     def __init__(self, d=D, f=64):
         super().__init__()
@@ -46,7 +22,7 @@ class TpMlp(nn.Module):
             self.down.weight.copy_(down.weight.chunk(2, 1)[tp])
 
     def forward(self, x):
-        return Reduce.apply(self.down(F.gelu(self.up(Copy.apply(x)))))
+        return Reduce.apply(self.down(F.gelu(self.up(Copy.apply(x, TP)))), TP)
 
 
 torch.manual_seed(SEED)

@@ -358,23 +358,7 @@ def sound_pipeline():
     whole = Lm(layers=2)
     stage, replica = rank // 2, rank % 2
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-
-    class First(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.layer = whole.embed, whole.layers[0]
-
-        def forward(self, x):
-            return self.layer(self.embed(x), causal(T), torch.arange(T))
-
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.norm, self.head = whole.layers[1], whole.norm, whole.head
-
-        def forward(self, x):
-            return self.head(self.norm(self.layer(x, causal(T), torch.arange(T))))
-
+    First, Last = first_and_last(whole)
     net = Last() if stage else First()
     opt = torch.optim.AdamW(net.parameters(), 1e-3)
 

@@ -426,28 +426,6 @@ def reduced_over_all_ranks():
     parts = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     copies = [dist.new_group([0, 2]), dist.new_group([1, 3])]
 
-    class In(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            g = g.clone()
-            dist.all_reduce(g, group=parts[rank // 2])
-            return g
-
-    class Out(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            x = x.clone()
-            dist.all_reduce(x, group=parts[rank // 2])
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
     class HalfMlp(Mlp):
         def __init__(self):
             super().__init__()
@@ -455,7 +433,7 @@ def reduced_over_all_ranks():
             self.down.weight = nn.Parameter(self.down.weight.detach().chunk(2, 1)[rank % 2].clone())
 
         def forward(self, x):
-            return Out.apply(self.down(F.gelu(self.up(In.apply(x)))))
+            return Reduce.apply(self.down(F.gelu(self.up(Copy.apply(x, parts[rank // 2])))), parts[rank // 2])
 
     net = Lm(layers=2, mlp=HalfMlp)
 
@@ -673,23 +651,7 @@ def sound_schedule():
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
     rank, world = begin()
     whole = Lm(layers=2)
-
-    class First(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.layer = whole.embed, whole.layers[0]
-
-        def forward(self, x):
-            return self.layer(self.embed(x), causal(T), torch.arange(T))
-
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.norm, self.head = whole.layers[1], whole.norm, whole.head
-
-        def forward(self, x):
-            return self.head(self.norm(self.layer(x, causal(T), torch.arange(T))))
-
+    First, Last = first_and_last(whole)
     net = Last() if rank else First()
     stage = PipelineStage(net, rank, world, torch.device("cpu"))
     schedule = (Schedule1F1B if BUG else ScheduleGPipe)(stage, 4, loss_fn=ce)

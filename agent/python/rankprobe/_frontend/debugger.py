@@ -289,8 +289,7 @@ class Debugger:
         return self._closed
 
     def _abandon(self) -> None:
-        self._closed = self._inert = True
-        self._idle = False
+        self._closed, self._inert, self._idle = True, True, False
         self._instruments.end_recording()
         self._monitor.end_step()
         self._remove_parts()

@@ -26,7 +26,7 @@ _DYNAMO = "torch._dynamo"
 def compiles() -> bool:
     """Returns whether torch.compile was called in this process, as far as is known."""
     backends: Optional[dict[str, Any]] = getattr(sys.modules.get(f"{_DYNAMO}.eval_frame"), "cached_backends", None)
-    for backend in (backends or {}).values():  # It is called in each step, and any() takes three times as long.
+    for backend in (backends or {}).values():  # A loop, because a generator adds frames to each step.
         if backend is not None and backend is not False:
             return True
     return False

@@ -154,7 +154,6 @@ class Instruments:
         self._modules.on_first = call
 
     def begin_step(self, plan: dict[str, Any]) -> None:
-        self._recording = True
         self._modules.begin_step()
         only_modules = plan["records_modules"] and not plan["records_apis"] and not self._tokens
         if not (only_modules and self._graphs.enter()):
