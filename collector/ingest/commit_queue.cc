@@ -334,12 +334,29 @@ std::vector<bool> CommitQueue::FindStored(const std::vector<Taken>& taken) {
   return stored;
 }
 
+// The rank counts a refused frame by what it still holds, and it drops a frame
+// once any thread has reported it as committed.
+void CommitQueue::AckRefusals(const std::vector<Taken>& taken) {
+  Acks acks;
+  for (const Taken& t : taken) {
+    if (t.pending.refusal.has_value())
+      AddRefusal(*t.pending.refusal, &acks[t.upload]);
+    if (t.pending.no_room)
+      AddNoRoom(t.pending.frame->sequence(), &acks[t.upload]);
+  }
+  for (auto& [upload, ack] : acks) {
+    ack.set_payload_credit(PayloadCredit());
+    upload->listener.ack(ack);
+  }
+}
+
 void CommitQueue::AckAll(const std::vector<Taken>& taken) {
+  AckRefusals(taken);
   // Before the lock is taken, because the store's lock may be held while the
   // disk works. Leases are granted by this thread only, so what is not awaited
   // now is not awaited below.
   const std::vector<bool> stored = FindStored(taken);
-  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  Acks acks;
   std::vector<std::shared_ptr<Upload>> resumed;
   const uint64_t credit = CreditNow();
   bool sync_due = false;
@@ -361,8 +378,6 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       ack.set_synced(t.upload->synced);
       ack.set_credit_bytes(credit);
       ack.set_payload_credit(PayloadCredit());
-      if (t.pending.refusal.has_value()) AddRefusal(*t.pending.refusal, &ack);
-      if (t.pending.no_room) AddNoRoom(t.pending.frame->sequence(), &ack);
       if (!t.pending.frame->has_chunk()) continue;
       const v1::PayloadChunk& chunk = t.pending.frame->chunk();
       const bool last = IsLast(chunk);

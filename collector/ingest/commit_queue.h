@@ -191,6 +191,7 @@ class CommitQueue {
   // complete in the store; also false if the answer is not needed.
   std::vector<bool> FindStored(const std::vector<Taken>& taken);
   void AckAll(const std::vector<Taken>& taken);
+  void AckRefusals(const std::vector<Taken>& taken);
   void RunSync();
   void SyncNow();
   void NoteCommit(const absl::Status& status, const std::vector<Taken>& taken,

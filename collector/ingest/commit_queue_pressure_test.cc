@@ -29,8 +29,11 @@ class HeardOfPressure {
     return {[this](const v1::UploadAck& ack) {
               absl::MutexLock lock(&mutex_);
               committed_ = std::max(committed_, ack.committed());
-              for (const v1::RefusedFrame& refused : ack.refused_frames())
+              for (const v1::RefusedFrame& refused : ack.refused_frames()) {
                 refused_.insert(refused.sequence());
+                if (committed_ >= refused.sequence())
+                  late_.insert(refused.sequence());
+              }
               for (const std::string& digest : ack.wanted_digests())
                 wanted_.insert(digest);
               for (const std::string& digest : ack.coming_digests())
@@ -59,6 +62,11 @@ class HeardOfPressure {
     absl::MutexLock lock(&mutex_);
     return refused_;
   }
+  // Those that were refused in or after the ack that reported them as committed.
+  std::set<uint64_t> late() {
+    absl::MutexLock lock(&mutex_);
+    return late_;
+  }
   v1::PayloadCredit credit() {
     absl::MutexLock lock(&mutex_);
     return credit_;
@@ -74,7 +82,7 @@ class HeardOfPressure {
 
   absl::Mutex mutex_;
   uint64_t committed_ = 0;
-  std::set<uint64_t> refused_;
+  std::set<uint64_t> refused_, late_;
   std::set<std::string> wanted_, coming_;
   v1::PayloadCredit credit_ = v1::PAYLOAD_CREDIT_UNSPECIFIED;
 };
@@ -188,6 +196,8 @@ TEST_F(CommitQueuePressureTest, RecordsGoOnAndPayloadsAreCountedByTheirEntry) {
   EXPECT_EQ(heard_[0].credit(), v1::PAYLOAD_CREDIT_TAKEN);
   EXPECT_EQ(step(3), v1::LOSS_REASON_UNSPECIFIED);
   EXPECT_EQ(heard_[0].refused(), (std::set<uint64_t>{3, 5}));
+  EXPECT_TRUE(heard_[0].late().empty())
+      << "a thread that syncs may report it as committed at any moment";
   EXPECT_EQ(pressure_->State().refused_payloads(), 2u);
   EXPECT_EQ(pressure_->State().refused_payload_bytes(), 2 * kPressedBytes);
   const auto steps = store_->ListSteps("run");
