@@ -993,6 +993,23 @@ TEST_F(OneRankTest, BatchesThatComeAgain) {
   found = Find("batch-repeated");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("micro batches"));
+  // Adversarial training: the second forward has other weights, or other data.
+  const auto twice = [&](const std::string& what, double second) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      for (const size_t k : {0, 1}) {
+        At(0, absl::StrCat("Module.e.Embedding.forward.", k, ".", what), i) =
+            RankCell{true, k == 0 ? 3. : second, 0.1, 1, -1};
+      }
+    }
+  };
+  twice("input.0", 3);
+  twice("parameters.weight", 3);
+  EXPECT_THAT(Find("batch-repeated"), SizeIs(1));
+  twice("parameters.weight", 3.5);
+  EXPECT_THAT(Find("batch-repeated"), IsEmpty());
+  twice("parameters.weight", 3);
+  twice("input.0", 3.5);
+  EXPECT_THAT(Find("batch-repeated"), IsEmpty());
 }
 
 TEST_F(OneRankTest, PositionsThatAreOneAfterRounding) {
