@@ -120,11 +120,12 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
-  EXPECT_THAT(idle, UnorderedElementsAre(
-                        "micro-batches-lost", "clip-uneven", "clip-norm",
-                        "tied-weights-part", "frozen-moves", "average-inverted",
-                        "parts-not-scaled", "follower-parts",
-                        "micro-batches-scaled", "update-undone"));
+  EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
+                                         "clip-norm", "tied-weights-part",
+                                         "frozen-moves", "average-inverted",
+                                         "parts-not-scaled", "follower-parts",
+                                         "micro-batches-scaled",
+                                         "update-undone", "part-not-sent"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));
@@ -431,6 +432,56 @@ TEST_F(OneRankTest, AWeightThatChangesBehindTheForward) {
   const auto found = Find("weight-after-forward");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].step, 6);
+}
+
+TEST_F(OneRankTest, APerturbationThatIsNotTakenBack) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    Training(0, "fresh_optimizers.0", i, 0);
+    Training(0, "fresh_optimizers.1", i, 1);
+    RankCell& held = At(0, OfParameter(Weight(4), "param"), i);
+    At(0, "Module.l4.Linear.forward.1.parameters.weight", i) = held;
+    At(0, Own(4, 1), i) = At(0, Own(4), i);
+    At(0, "Module.l4.Linear.forward.0.parameters.weight", i).norm -= 0.1;
+  }
+  auto found = Find("perturbation-kept");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].name, OfParameter(Weight(4), "param"));
+  // A second optimizer moves it between the forwards.
+  for (size_t i = 0; i < kRankSteps; ++i)
+    Training(0, "fresh_optimizers.1", i, 2);
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    Training(0, "fresh_optimizers.1", i, 1);
+    At(0, OfParameter(Weight(4), "param"), i) =
+        At(0, "Module.l4.Linear.forward.0.parameters.weight", i);
+  }
+  EXPECT_THAT(Find(""), IsEmpty()) << "it is taken back";
+}
+
+TEST_F(RankRulesTest, APartThatItsOwnerDoesNotSend) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (const char* what : {"param", "grad"})
+      input_.ranks[layer % 2].values.erase(OfParameter(Weight(layer), what));
+  }
+  const auto sent = [&] {
+    for (const auto& rule : AllRankRules()) {
+      if (rule->name() == "part-not-sent" && rule->CanJudge(input_))
+        return rule->Look(input_);
+    }
+    return std::vector<RankFinding>();
+  };
+  EXPECT_THAT(sent(), IsEmpty());
+  const std::string used = "Module.l4.Linear.forward.0.parameters.weight";
+  for (size_t i = 3; i < kRankSteps; ++i) At(0, used, i) = At(0, used, 2);
+  const auto found = sent();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 3);
+  EXPECT_EQ(found[0].rank, 1);
+  EXPECT_EQ(found[0].name, used);
+  EXPECT_TRUE(found[0].exact);
+  At(0, used, kRankSteps - 1) = At(1, used, kRankSteps - 1);
+  EXPECT_THAT(sent(), IsEmpty()) << "sent in the end";
 }
 
 // The weights are those of an average there, and are put back for the training.
