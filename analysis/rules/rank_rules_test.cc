@@ -1003,6 +1003,15 @@ TEST_F(OneRankTest, AttentionThatSeesWhatItPredicts) {
   found = Find("attention-sees-future");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("in 1 of 4 attention calls"));
+  // A mean over the tokens, in a model of other targets and in one of the next.
+  for (size_t i = 0; i < 3; ++i) Training(0, "sequence_means", i, 5);
+  see(0, 0, 0.02);
+  EXPECT_THAT(Find(""), IsEmpty());
+  see(0, 0, 1);
+  found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("over dim=1"));
 }
 
 TEST_F(OneRankTest, BatchesThatComeAgain) {

@@ -172,6 +172,21 @@ def penalty_without_graph():
         opt.step()
 
 
+def norm_over_sequence():
+    """discuss.pytorch.org: a norm by hand whose mean is over the tokens (dim=1) and not over the features."""
+    class Norm(Rms):
+        def forward(self, x):
+            return x * torch.rsqrt(x.pow(2).mean(1 if BUG else -1, keepdim=True) + self.eps) * self.weight
+
+    net = Lm(layers=2, norm=Norm)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    for step in range(STEPS):
+        x, y = batch(step)
+        opt.zero_grad()
+        ce(net(x), y).backward()
+        opt.step()
+
+
 def sound_phases():
     """A new optimizer of other parameters: the head alone behind all (BUG=0), all behind the head alone (BUG=1)."""
     net = Cnn()
@@ -242,6 +257,7 @@ CASES = {
     "pixels_divided_twice": (1, "input-scale"), "average_without_buffers": (1, "statistics-left"),
     "perturbation_not_restored": (1, "perturbation-kept"), "normalised_over_batch": (1, "pair-targets"), "autocast_around_all": (1, "cast-stale"),
     "entropy_minimised": (1, "term-inverted"), "part_not_broadcast": (2, "part-not-sent"), "penalty_without_graph": (1, ""),
+    "norm_over_sequence": (1, "attention-sees-future"),
     "sound_phases": (1, ""), "sound_signs": (1, ""), "sound_sharpness": (1, ""),
 }
 
