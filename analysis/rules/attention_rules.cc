@@ -25,7 +25,8 @@ class AttentionSeesFuture : public RankRule {
   absl::string_view twin() const override {
     return "attention in both directions where the targets are not the next "
            "tokens: encoders, masked language models; a prefix of up to "
-           "half of the sequence whose tokens see each other";
+           "half of the sequence whose tokens see each other; normalizations "
+           "over the features";
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
@@ -44,7 +45,7 @@ class AttentionSeesFuture : public RankRule {
                                            const RankSeries& rank) {
     std::optional<int64_t> first;
     double one_ahead = 1, calls = 0;
-    bool all_later = true;
+    bool all_later = true, all_means = true;
     for (size_t i = 0; i < input.steps.size(); ++i) {
       const std::vector<double> sees = TrainingAt(rank, "attention_sees", i);
       if (sees.size() != 3) continue;
@@ -52,13 +53,25 @@ class AttentionSeesFuture : public RankRule {
       one_ahead = std::min(one_ahead, sees[0]);
       calls = sees[2];
       const std::vector<double> shares = TrainingAt(rank, "target_is_input", i);
-      all_later = all_later && sees[1] == 1 && shares.size() > 2 &&
-                  shares[1] > kNextTokens;
+      const bool are_next = shares.size() > 2 && shares[1] > kNextTokens;
+      all_later = all_later && sees[1] == 1 && are_next;
+      all_means = all_means && are_next &&
+                  !TrainingAt(rank, "sequence_means", i).empty();
     }
-    if (!first.has_value() || (one_ahead == 0 && !all_later))
+    if (!first.has_value() || (one_ahead == 0 && !all_later && !all_means))
       return std::nullopt;
     RankFinding finding;
     finding.step = *first;
+    if (one_ahead == 0 && !all_later) {
+      finding.name = "Training.0.debug.sequence_means";
+      finding.exact = false;
+      finding.what =
+          "tokens are scaled with, or shifted by, a mean over all tokens of "
+          "their sequence, and the targets are the next tokens: a "
+          "normalization over dim=1 of [batch, tokens, features] shows a token "
+          "those behind it";
+      return finding;
+    }
     finding.name = "Training.0.debug.attention_sees";
     finding.what =
         one_ahead > 0

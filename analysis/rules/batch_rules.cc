@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/rules/rank_rule.h"
@@ -202,8 +203,9 @@ class BatchRepeated : public RankRule {
     return "losses with enough targets to distinguish batches";
   }
   absl::string_view twin() const override {
-    return "one batch in all steps or in many of them on purpose: worth a "
-           "look, no fault";
+    return "a batch that is changed, or whose weights are, before its second "
+           "backward (adversarial training, SAM); one batch in all steps or in "
+           "many of them on purpose: worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool NeedsEachStep() const override { return true; }
@@ -221,7 +223,7 @@ class BatchRepeated : public RankRule {
                       [](const auto& batch) { return !batch.empty(); }))
         Judge();
       for (std::optional<RankFinding> one :
-           {InSteps(input, batches), InMicroBatches(input, batches)}) {
+           {InSteps(input, batches), InMicroBatches(input, rank, batches)}) {
         if (!one.has_value()) continue;
         if (input.ranks.size() > 1) one->rank = rank.rank;
         KeepEarliest(std::move(one), &found);
@@ -276,8 +278,32 @@ class BatchRepeated : public RankRule {
         " of ", pairs, " pairs of steps: a batch is repeated");
     return finding;
   }
+  // Whether the first two forwards of the step have other weights, or no input
+  // in common: the second backward is of a perturbation of the first.
+  static bool IsPerturbed(const RankSeries& rank, size_t step) {
+    size_t inputs = 0, same = 0;
+    for (const auto& [name, cells] : rank.values) {
+      const size_t at = name.find(".forward.0.");
+      if (at == std::string::npos || !absl::StartsWith(name, "Module."))
+        continue;
+      const std::string call = name.substr(at + 11);
+      const bool is_weight = absl::StartsWith(call, "parameters.");
+      if (!is_weight && call != "input.0") continue;
+      const auto* const other =
+          rank.Find(absl::StrCat(name.substr(0, at), ".forward.1.", call));
+      if (other == nullptr || !cells[step].is_there || !(*other)[step].is_there)
+        continue;
+      const bool is_same = AreClose(cells[step], (*other)[step]);
+      if (is_weight && !is_same) return true;
+      if (is_weight) continue;
+      ++inputs;
+      if (is_same) ++same;
+    }
+    return inputs > 0 && same == 0;
+  }
   static std::optional<RankFinding> InMicroBatches(
-      const RankInput& input, const std::vector<std::vector<double>>& batches) {
+      const RankInput& input, const RankSeries& rank,
+      const std::vector<std::vector<double>>& batches) {
     size_t steps = 0;
     std::optional<size_t> first;
     for (size_t i = 0; i < batches.size(); ++i) {
@@ -286,6 +312,7 @@ class BatchRepeated : public RankRule {
       if (std::count(calls.begin(), calls.end(), calls[0]) !=
           static_cast<int64_t>(calls.size()))
         return std::nullopt;
+      if (IsPerturbed(rank, i)) return std::nullopt;
       // One batch for the whole training is on purpose.
       if (first.has_value() && calls == batches[*first]) return std::nullopt;
       ++steps;

@@ -382,9 +382,7 @@ class ClipMisplaced : public RankRule {
  public:
   absl::string_view name() const override { return "clip-misplaced"; }
   absl::string_view needs() const override { return "training"; }
-  absl::string_view cost() const override {
-    return "three numbers in the step";
-  }
+  absl::string_view cost() const override { return "four numbers in the step"; }
   absl::string_view subject() const override { return "clipped gradients"; }
   absl::string_view twin() const override {
     return "one clipping between the last backward and the optimizer, of each "
@@ -398,7 +396,7 @@ class ClipMisplaced : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
-      size_t steps = 0, behind = 0, repeated = 0, first = 0;
+      size_t steps = 0, behind = 0, repeated = 0, empty = 0, first = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<double> clips = TrainingAt(rank, "clips", i);
         if (clips.size() != 3) continue;
@@ -407,17 +405,24 @@ class ClipMisplaced : public RankRule {
         // All of them, or each but that of the last micro batch.
         if (clips[0] == clips[2]) ++behind;
         if (clips[1] > 0) ++repeated;
+        const std::vector<double> none = TrainingAt(rank, "empty_clips", i);
+        if (none.size() == 1 && none[0] == clips[2]) ++empty;
       }
       // The first and the last recorded step may not be complete.
-      if (steps < kLeast || std::max(behind, repeated) + 1 < steps) continue;
+      if (steps < kLeast || std::max({behind, repeated, empty}) + 1 < steps)
+        continue;
       RankFinding finding;
       finding.step = input.steps[first];
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.name = "Training.0.debug.clips.0";
-      finding.exact = false;
+      // An optimizer steps beside it.
+      finding.exact = empty + 1 >= steps;
       finding.what = absl::StrCat(
-          "in ", std::max(behind, repeated), " of ", steps,
-          behind >= repeated
+          "in ", std::max({behind, repeated, empty}), " of ", steps,
+          finding.exact
+              ? " steps the clipping gets no parameter, and has no effect: the "
+                "generator of model.parameters() is used up before it"
+          : behind >= repeated
               ? " steps gradients are clipped after the optimizer's step, or "
                 "before the backward, and not between them: the clipping has "
                 "no effect"

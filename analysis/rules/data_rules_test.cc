@@ -240,6 +240,15 @@ TEST_F(DataRulesTest, ClippingThatDoesNothing) {
   found = clip(0, 3, 4);
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("after each micro batch"));
+  // A generator of parameters that is used up; beside another clipping it is
+  // one of a model without any.
+  for (size_t i = 0; i < 6; ++i) Training("empty_clips", i, 1);
+  found = clip(0, 0, 1);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("used up"));
+  EXPECT_THAT(clip(0, 0, 2), IsEmpty());
+  clip(0, 3, 4);
   // Steps that a scaler leaves out, now and then.
   Training("clips.1", 2, 0);
   Training("clips.1", 3, 0);

@@ -359,6 +359,133 @@ class EvaluationInTraining : public RankRule {
   }
 };
 
+// Hooks that are registered in the training loop and never removed.
+class HooksGrow : public RankRule {
+ public:
+  absl::string_view name() const override { return "hooks-grow"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "in each step, the number of hooks of each module and parameter";
+  }
+  absl::string_view subject() const override { return "hooks of the program"; }
+  absl::string_view twin() const override {
+    return "hooks that are registered once, or removed in each step";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "hooks");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<double> hooks;
+      std::vector<size_t> at;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> found = TrainingAt(rank, "hooks", i);
+        if (found.size() != 1) continue;
+        hooks.push_back(found[0]);
+        at.push_back(i);
+      }
+      if (hooks.empty() || hooks.back() == 0) continue;
+      Judge();
+      size_t grown = 0;
+      for (size_t i = hooks.size() - 1; i > 0 && hooks[i] > hooks[i - 1]; --i)
+        ++grown;
+      if (grown < kLeast) continue;
+      RankFinding finding;
+      finding.step = input.steps[at[hooks.size() - 1 - grown]];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.hooks";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "a module or parameter has more hooks in each of ", grown,
+          " steps, and ", hooks.back(),
+          " in the last: a hook is registered in the training loop and not "
+          "removed, and all of them are called, one after the other");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 6;
+};
+
+// A moving average of weights without the running statistics of BatchNorms.
+class StatisticsLeft : public RankRule {
+ public:
+  absl::string_view name() const override { return "statistics-left"; }
+  absl::string_view needs() const override { return "training, activations"; }
+  absl::string_view cost() const override {
+    return "in each step, a comparison of the statistics of each BatchNorm in "
+           "evaluation";
+  }
+  absl::string_view subject() const override {
+    return "a BatchNorm in evaluation";
+  }
+  absl::string_view twin() const override {
+    return "statistics that are copied or learned; a frozen model whose "
+           "weights stay; an average that no forward uses";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "unlearned_norms");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      size_t steps = 0, last = 0;
+      double norms = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const auto found = TrainingAt(rank, "unlearned_norms", i);
+        if (found.size() != 2) continue;
+        Judge();
+        // In the first steps there may be nothing that was learned.
+        steps = found[0] > 0 ? steps + 1 : 0;
+        norms = found[0];
+        last = i;
+      }
+      const std::optional<std::string> norm = UsedAverage(rank);
+      if (steps < kLeast || !norm.has_value()) continue;
+      RankFinding finding;
+      finding.step = input.steps[last];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = absl::StrCat(*norm, ".forward.0.output.0");
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          norms, norms == 1 ? " BatchNorm" : " BatchNorms",
+          " of a model that follows another one by its weights uses a mean of "
+          "0 and a variance of 1: buffers (running_mean, running_var) are not "
+          "copied with the parameters");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 6;
+
+  // A BatchNorm that is called, has no gradient, and whose weights change.
+  static std::optional<std::string> UsedAverage(const RankSeries& rank) {
+    constexpr absl::string_view kWeight = ".forward.0.parameters.weight";
+    for (const auto& [name, cells] : rank.values) {
+      if (!absl::EndsWith(name, kWeight)) continue;
+      const std::string module = name.substr(0, name.size() - kWeight.size());
+      if (!absl::StartsWith(module.substr(module.rfind('.') + 1),
+                            "BatchNorm") ||
+          rank.Find(absl::StrCat(module, ".parameters_grad.0.weight")) !=
+              nullptr)
+        continue;
+      const RankCell* first = nullptr;
+      for (const RankCell& cell : cells) {
+        if (!IsFinite(cell)) continue;
+        if (first != nullptr && !AreEqual(*first, cell)) return module;
+        first = first == nullptr ? &cell : first;
+      }
+    }
+    return std::nullopt;
+  }
+};
+
 }  // namespace
 
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -366,6 +493,8 @@ void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<InvertedDropout>());
   rules->push_back(std::make_unique<InvertedMomentum>());
   rules->push_back(std::make_unique<EvaluationInTraining>());
+  rules->push_back(std::make_unique<HooksGrow>());
+  rules->push_back(std::make_unique<StatisticsLeft>());
 }
 
 }  // namespace rankprobe::analysis

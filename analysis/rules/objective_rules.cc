@@ -52,6 +52,43 @@ class LogitsBounded : public ShapeRule {
   }
 };
 
+// Images that are scaled twice, or not at all.
+class InputScale : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "input-scale"; }
+  absl::string_view subject() const override {
+    return "a convolution over images";
+  }
+  absl::string_view twin() const override {
+    return "pixels between 0 and 1, or less a mean; maps of classes; a network "
+           "whose own layers scale the pixels: worth a look, no fault";
+  }
+
+ private:
+  // Of a byte. Less than half of it is no picture's brightest pixel.
+  static constexpr double kByte = 255, kRounding = 1e-3;
+
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "image_range", step);
+    if (found.size() != 3) return std::nullopt;
+    Judge();
+    const double least = found[0], most = found[1];
+    const bool is_raw = found[2] != 0 && most > kByte / 2 && most <= kByte;
+    const bool is_twice = most <= (1 + kRounding) / kByte && most > 0.5 / kByte;
+    if (least < 0 || (!is_raw && !is_twice)) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.image_range.1";
+    finding.exact = false;
+    finding.what = absl::StrCat(
+        "the images that the first convolution takes are between ", least,
+        " and ", most,
+        is_raw ? ", all of them integers: pixels are not divided by 255"
+               : ": pixels are divided by 255 twice (ToTensor() does it, too)");
+    return finding;
+  }
+};
+
 // Each sample of a contrastive loss belongs to its own partner.
 class PairTargets : public ShapeRule {
  public:
@@ -68,7 +105,7 @@ class PairTargets : public ShapeRule {
 
  private:
   // As the agent writes it; 1 is one label for all.
-  static constexpr double kItself = 2;
+  static constexpr double kItself = 2, kOverSamples = 3;
 
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
@@ -80,7 +117,12 @@ class PairTargets : public ShapeRule {
     finding.name = "Training.0.debug.pair_targets";
     finding.exact = false;
     finding.what =
-        found[0] == kItself
+        found[0] == kOverSamples
+            ? "the logits are the products of all pairs of a batch, and a part "
+              "is divided by its norm over the samples (F.normalize(dim=0)): "
+              "the features of a sample do not have the length 1, and depend "
+              "on the other samples"
+        : found[0] == kItself
             ? "the logits are the products of all pairs of a batch, of a "
               "sample "
               "with itself, too, which are the largest, and the labels are "
@@ -123,12 +165,84 @@ class LikelihoodMinimised : public ShapeRule {
   }
 };
 
+// A term of the loss that has the sign of its opposite.
+class TermInverted : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "term-inverted"; }
+  absl::string_view subject() const override {
+    return "a loss with a divergence, or with an entropy beside a policy "
+           "gradient";
+  }
+  absl::string_view twin() const override {
+    return "a divergence that is added, an entropy that is subtracted; an "
+           "entropy that is minimised without a policy gradient; an adversary, "
+           "or a model that unlearns, on purpose: worth a look, no fault";
+  }
+
+ private:
+  // As the agent writes it; 1 is a divergence.
+  static constexpr double kEntropy = 2;
+
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "inverted_term", step);
+    if (found.size() != 1) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.inverted_term";
+    finding.exact = false;
+    finding.what =
+        found[0] == kEntropy
+            ? "the loss of a policy grows with the entropy of its choices: the "
+              "optimizer makes them certain before it has explored. An entropy "
+              "that is a bonus is subtracted from the loss"
+            : "the loss falls as a divergence grows: the optimizer makes the "
+              "distribution unlike the one that it is compared with, without a "
+              "bound. A divergence is added to the loss";
+    return finding;
+  }
+};
+
+// autocast keeps the casts of weights until its outermost context ends.
+class CastStale : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "cast-stale"; }
+  absl::string_view subject() const override {
+    return "layers that use casts of their weights";
+  }
+  absl::string_view twin() const override {
+    return "one autocast for each forward; casts that are not cached";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "stale_casts", step);
+    if (found.size() != 2) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.stale_casts.0";
+    finding.what = absl::StrCat(
+        found[0], " of ", found[1],
+        " layers compute with a cast of their weight that is not what the "
+        "weight is now: one autocast encloses several steps and keeps the "
+        "casts of an earlier one, or the weight is changed behind the forward. "
+        "Each forward has its own autocast");
+    return finding;
+  }
+};
+
 }  // namespace
 
 void AddObjectiveRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<LogitsBounded>());
   rules->push_back(std::make_unique<PairTargets>());
   rules->push_back(std::make_unique<LikelihoodMinimised>());
+  rules->push_back(std::make_unique<InputScale>());
+  rules->push_back(std::make_unique<TermInverted>());
+  rules->push_back(std::make_unique<CastStale>());
 }
 
 }  // namespace rankprobe::analysis

@@ -86,6 +86,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules();
 void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReductionRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddForwardRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddGatherRules(std::vector<std::unique_ptr<RankRule>>* rules);

@@ -120,11 +120,12 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
-  EXPECT_THAT(idle, UnorderedElementsAre(
-                        "micro-batches-lost", "clip-uneven", "clip-norm",
-                        "tied-weights-part", "frozen-moves", "average-inverted",
-                        "parts-not-scaled", "follower-parts",
-                        "micro-batches-scaled", "update-undone"));
+  EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
+                                         "clip-norm", "tied-weights-part",
+                                         "frozen-moves", "average-inverted",
+                                         "parts-not-scaled", "follower-parts",
+                                         "micro-batches-scaled",
+                                         "update-undone", "part-not-sent"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));
@@ -431,6 +432,56 @@ TEST_F(OneRankTest, AWeightThatChangesBehindTheForward) {
   const auto found = Find("weight-after-forward");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].step, 6);
+}
+
+TEST_F(OneRankTest, APerturbationThatIsNotTakenBack) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    Training(0, "fresh_optimizers.0", i, 0);
+    Training(0, "fresh_optimizers.1", i, 1);
+    RankCell& held = At(0, OfParameter(Weight(4), "param"), i);
+    At(0, "Module.l4.Linear.forward.1.parameters.weight", i) = held;
+    At(0, Own(4, 1), i) = At(0, Own(4), i);
+    At(0, "Module.l4.Linear.forward.0.parameters.weight", i).norm -= 0.1;
+  }
+  auto found = Find("perturbation-kept");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].name, OfParameter(Weight(4), "param"));
+  // A second optimizer moves it between the forwards.
+  for (size_t i = 0; i < kRankSteps; ++i)
+    Training(0, "fresh_optimizers.1", i, 2);
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    Training(0, "fresh_optimizers.1", i, 1);
+    At(0, OfParameter(Weight(4), "param"), i) =
+        At(0, "Module.l4.Linear.forward.0.parameters.weight", i);
+  }
+  EXPECT_THAT(Find(""), IsEmpty()) << "it is taken back";
+}
+
+TEST_F(RankRulesTest, APartThatItsOwnerDoesNotSend) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (const char* what : {"param", "grad"})
+      input_.ranks[layer % 2].values.erase(OfParameter(Weight(layer), what));
+  }
+  const auto sent = [&] {
+    for (const auto& rule : AllRankRules()) {
+      if (rule->name() == "part-not-sent" && rule->CanJudge(input_))
+        return rule->Look(input_);
+    }
+    return std::vector<RankFinding>();
+  };
+  EXPECT_THAT(sent(), IsEmpty());
+  const std::string used = "Module.l4.Linear.forward.0.parameters.weight";
+  for (size_t i = 3; i < kRankSteps; ++i) At(0, used, i) = At(0, used, 2);
+  const auto found = sent();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 3);
+  EXPECT_EQ(found[0].rank, 1);
+  EXPECT_EQ(found[0].name, used);
+  EXPECT_TRUE(found[0].exact);
+  At(0, used, kRankSteps - 1) = At(1, used, kRankSteps - 1);
+  EXPECT_THAT(sent(), IsEmpty()) << "sent in the end";
 }
 
 // The weights are those of an average there, and are put back for the training.
@@ -952,6 +1003,15 @@ TEST_F(OneRankTest, AttentionThatSeesWhatItPredicts) {
   found = Find("attention-sees-future");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("in 1 of 4 attention calls"));
+  // A mean over the tokens, in a model of other targets and in one of the next.
+  for (size_t i = 0; i < 3; ++i) Training(0, "sequence_means", i, 5);
+  see(0, 0, 0.02);
+  EXPECT_THAT(Find(""), IsEmpty());
+  see(0, 0, 1);
+  found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("over dim=1"));
 }
 
 TEST_F(OneRankTest, BatchesThatComeAgain) {
@@ -993,6 +1053,23 @@ TEST_F(OneRankTest, BatchesThatComeAgain) {
   found = Find("batch-repeated");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("micro batches"));
+  // Adversarial training: the second forward has other weights, or other data.
+  const auto twice = [&](const std::string& what, double second) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      for (const size_t k : {0, 1}) {
+        At(0, absl::StrCat("Module.e.Embedding.forward.", k, ".", what), i) =
+            RankCell{true, k == 0 ? 3. : second, 0.1, 1, -1};
+      }
+    }
+  };
+  twice("input.0", 3);
+  twice("parameters.weight", 3);
+  EXPECT_THAT(Find("batch-repeated"), SizeIs(1));
+  twice("parameters.weight", 3.5);
+  EXPECT_THAT(Find("batch-repeated"), IsEmpty());
+  twice("parameters.weight", 3);
+  twice("input.0", 3.5);
+  EXPECT_THAT(Find("batch-repeated"), IsEmpty());
 }
 
 TEST_F(OneRankTest, PositionsThatAreOneAfterRounding) {

@@ -294,6 +294,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddGatherRules(&rules);
   AddParallelRules(&rules);
   AddMicroRules(&rules);
+  AddForwardRules(&rules);
   AddReplicaRules(&rules);
   AddReductionRules(&rules);
   AddGradientRules(&rules);

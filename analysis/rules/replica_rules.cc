@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is one tensor and must stay so: on ranks that are replicas, between a
-// forward and the optimizer, between two modules that are tied.
+// What is one tensor and must stay so: on ranks that are replicas, between two
+// modules that are tied.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -190,86 +190,6 @@ class ReplicasNeverAlike : public RankRule {
   }
 };
 
-// The optimizer finds the weights that the forward used.
-class ForwardParameter : public RankRule {
- public:
-  absl::string_view name() const override { return "weight-after-forward"; }
-  absl::string_view needs() const override { return "activations, parameters"; }
-  absl::string_view twin() const override {
-    return "a program that changes its weights between forward and optimizer "
-           "in every step; weights that are gathered for the forward";
-  }
-  size_t LeastSteps() const override { return 2; }
-  bool CanJudge(const RankInput& input) const override {
-    return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankSeries& rank : input.ranks) {
-      size_t same = 0;
-      std::vector<std::pair<size_t, std::string>> changed;
-      for (const auto& [name, cells] : rank.values) {
-        const std::string parameter = ParameterOfForward(name);
-        const auto* const held = parameter.empty()
-                                     ? nullptr
-                                     : rank.Of("Parameter", parameter, "param");
-        if (held == nullptr) continue;
-        for (size_t i = 0; i < input.steps.size(); ++i) {
-          if (!IsFinite(cells[i]) || !IsFinite((*held)[i])) continue;
-          if (AreEqual(cells[i], (*held)[i]) ||
-              IsUsedLater(rank, name, i, (*held)[i])) {
-            ++same;
-          } else {
-            changed.emplace_back(i, parameter);
-          }
-        }
-      }
-      if (changed.empty() || same < 10 || changed.size() * 10 > same) continue;
-      std::sort(changed.begin(), changed.end());
-      RankFinding finding;
-      finding.step = input.steps[changed[0].first];
-      finding.rank = input.ranks.size() > 1 ? rank.rank : -1;
-      finding.name =
-          absl::StrCat("Parameter.", changed[0].second, ".0.debug.param");
-      finding.others = changed.size() - 1;
-      finding.what =
-          "the weight that the optimizer finds is not the one that the forward "
-          "of this step used, as it is in the other steps";
-      return {finding};
-    }
-    return {};
-  }
-
- private:
-  // Whether a further forward of the step used `held`: the first one may be an
-  // evaluation with averaged weights.
-  static bool IsUsedLater(const RankSeries& rank, absl::string_view first,
-                          size_t step, const RankCell& held) {
-    const size_t at = first.find(kOf);
-    for (size_t call = 1;; ++call) {
-      const auto* const cells = rank.Find(
-          absl::StrCat(first.substr(0, at), ".forward.", call, ".parameters.",
-                       first.substr(at + kOf.size())));
-      if (cells == nullptr) return false;
-      if (AreEqual((*cells)[step], held)) return true;
-    }
-  }
-
-  static constexpr absl::string_view kOf = ".forward.0.parameters.";
-
-  // "layers.0.fc.weight" of
-  // "Module.layers.0.fc.Linear.forward.0.parameters.weight".
-  static std::string ParameterOfForward(absl::string_view name) {
-    if (!absl::ConsumePrefix(&name, "Module.")) return "";
-    const size_t at = name.find(kOf);
-    if (at == absl::string_view::npos) return "";
-    absl::string_view path = name.substr(0, at);
-    const size_t dot = path.rfind('.');
-    path = dot == absl::string_view::npos ? "" : path.substr(0, dot);
-    return absl::StrCat(path, path.empty() ? "" : ".",
-                        name.substr(at + kOf.size()));
-  }
-};
-
 // An embedding and an output layer that began as one tensor.
 class TiedWeightsPart : public RankRule {
  public:
@@ -367,7 +287,6 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "its own gradients alone, and skips its own steps",
       /*is_of_parts=*/true));
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
-  rules->push_back(std::make_unique<ForwardParameter>());
   rules->push_back(std::make_unique<TiedWeightsPart>());
 }
 

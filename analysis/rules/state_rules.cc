@@ -284,10 +284,71 @@ class StateNotContinued : public RankRule {
   }
 };
 
+// An update that is smaller than half a place of a 16-bit weight has no effect.
+class UpdatesRounded : public RankRule {
+ public:
+  absl::string_view name() const override { return "updates-rounded"; }
+  absl::string_view needs() const override { return "updates, training"; }
+  absl::string_view cost() const override {
+    return "two counts for each parameter of 16 bits";
+  }
+  absl::string_view subject() const override {
+    return "parameters of 16 bits that an optimizer holds";
+  }
+  absl::string_view twin() const override {
+    return "an optimizer that keeps weights of 32 bits; a learning rate of 0; "
+           "an optimizer that keeps what rounding drops, or rounds at random: "
+           "worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "rounded_updates");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<double> shares;
+      std::optional<size_t> first;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const auto found = TrainingAt(rank, "rounded_updates", i);
+        const auto rates = TrainingAt(rank, "lr", i);
+        if (found.size() != 2 || found[1] == 0 || rates.empty() ||
+            std::find(rates.begin(), rates.end(), 0) != rates.end())
+          continue;
+        if (!first.has_value()) first = i;
+        shares.push_back(found[0] / found[1]);
+      }
+      if (shares.size() < kLeast) continue;
+      Judge();
+      const double share = MedianOf(shares);
+      if (share < kMost) continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.rounded_updates.0";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          std::round(1000 * share) / 10,
+          " % of the numbers of the 16-bit weights that have a gradient are "
+          "the same after the optimizer's step (median of ",
+          shares.size(),
+          " steps): their updates are less than half of the last place and are "
+          "lost. Weights of 32 bits, or a larger learning rate, keep "
+          "them");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 8;  // steps
+  static constexpr double kMost = 0.75;
+};
+
 }  // namespace
 
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<StateNotContinued>());
+  rules->push_back(std::make_unique<UpdatesRounded>());
 }
 
 }  // namespace rankprobe::analysis

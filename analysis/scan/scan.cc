@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -402,15 +403,19 @@ class Scanner {
     }
   }
 
-  // An optimizer's state exists from its first step to the end.
+  // An optimizer's state exists from its first step to the end. A later
+  // optimizer of other parameters begins another phase of the training, such as
+  // the head alone before the complete model, and has a state of its own.
   void FindNoMore(size_t value) {
-    if (!IsStateOfOptimizer(input_.values[value].name)) return;
+    const std::string& name = input_.values[value].name;
+    if (!IsStateOfOptimizer(name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
-    bool there = false;
+    std::optional<size_t> last;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (IsPresent(cells[i])) {
-        there = true;
-      } else if (there && IsUpdated(input_.values[value].name, i)) {
+        last = i;
+      } else if (last.has_value() && IsUpdated(name, i)) {
+        if (!AreSameUpdated(*last, i)) return;
         Add(ScanKind::kNoMore, i, value, -1, 0, 0);
         return;
       }
@@ -436,6 +441,13 @@ class Scanner {
     const auto it =
         updated_.find(UpToKind(absl::StripPrefix(state, "Parameter.")));
     return it != updated_.end() && it->second[column];
+  }
+  // Whether the same parameters were updated in two steps. Call after
+  // IsUpdated().
+  bool AreSameUpdated(size_t one, size_t other) const {
+    return std::all_of(updated_.begin(), updated_.end(), [&](const auto& of) {
+      return of.second[one] == of.second[other];
+    });
   }
   // Returns "fc.weight.0.debug" for "fc.weight.0.debug.momentum_buffer".
   static std::string UpToKind(absl::string_view name) {

@@ -419,6 +419,15 @@ TEST_F(ScanTest, StateThatIsNoMoreThere) {
   EXPECT_THAT(Find(), IsEmpty()) << "nothing of the step was recorded";
 }
 
+TEST_F(ScanTest, AnOptimizerOfOtherParametersIsAnotherPhase) {
+  input_.values.push_back(input_.values.back());
+  input_.values.back().name = "Update.b.weight.0.debug.update";
+  At(6, kSteps - 1) = ScanCell();
+  EXPECT_EQ(One(ScanKind::kNoMore).step, 10 * (kSteps - 1));
+  At(8, kSteps - 1) = ScanCell();
+  EXPECT_THAT(Find(), IsEmpty()) << "b is not trained any more";
+}
+
 TEST_F(ScanTest, HolesExtremesAndShortRunsAreNoFindings) {
   At(3) = ScanCell();
   At(0, 0) = Of(1e308, 1e308);

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, softmax_dims
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, sequence_means, softmax_dims
 from rankprobe.pytorch._loss_targets import LossTargets, _nodes
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -176,3 +176,13 @@ def test_they_are_read_in_three_steps_and_gradients_stay():
     assert ["attention_sees" in values for _, values in taken] == [True] * 3 + [False] * 2
     assert [one.item() for one in taken[0][1]["attention_sees"]] == [0, 0, 1]
     assert all(torch.equal(gradient, step(None)[0]) for gradient, _ in taken)
+
+
+@pytest.mark.parametrize("norm, number", [
+    (lambda x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6), [1]), (lambda x: (x - x.mean(-2, keepdim=True)) / (x.std(-2, keepdim=True) + 1e-6), [2]),
+    (lambda x: torch.nn.functional.normalize(x, dim=1), [1]), (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), []),
+    (lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]), []), (lambda x: x.mean(1), []), (lambda x: x.softmax(1).mean(1, keepdim=True) * 0.1, []),
+])
+def test_means_over_the_places(norm, number):
+    x = torch.randn(2, 6, 3, requires_grad=True)
+    assert [one.item() for one in sequence_means(_nodes(norm(x).sum().grad_fn, 1000))] == number

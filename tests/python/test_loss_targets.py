@@ -219,3 +219,16 @@ def test_buffers_of_the_state_are_recorded_as_they_are_then():
     monitor.end_step()
     assert [name for name in capture.saved if name.startswith("Buffer.")] == ["Buffer.bias"]
     assert torch.equal(capture.saved["Buffer.bias"]["buffer"], torch.ones(4))
+
+
+def test_updates_that_rounding_drops():
+    monitor = Monitor(None)
+    for dtype, told in ((torch.bfloat16, [2, 3]), (torch.float32, None)):
+        weight = torch.nn.Parameter(torch.ones(4, dtype=dtype))
+        weight.grad = torch.tensor([1, 1, 1, 0], dtype=dtype)
+        before = monitor._copied(weight)
+        with torch.no_grad():
+            weight -= torch.tensor([0.5, 1e-4, 1e-4, 0], dtype=dtype)
+            monitor._added(weight, before)
+        rounded = monitor._targets().get("rounded_updates")
+        assert told == (rounded if rounded is None else [one.item() for one in rounded])

@@ -12,8 +12,8 @@ from torch import nn
 from rankprobe.pytorch._layout_graph import mixed_views, positions_of_batch
 from rankprobe.pytorch._loss_graph import probabilities
 from rankprobe.pytorch._loss_targets import LossTargets, _checksum, _nodes
-from rankprobe.pytorch._objective_graph import (dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch,
-                                                regression_targets)
+from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
+from rankprobe.pytorch._term_graph import minimised_likelihood
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
 N, D = 16, 8
@@ -56,6 +56,10 @@ def test_labels_of_pairs():
     assert _read(pair_targets, F.cross_entropy(own, partner)) == [2]
     assert _read(pair_targets, F.cross_entropy(own, torch.arange(N))) == [0]
     assert _read(pair_targets, F.cross_entropy(own.masked_fill(torch.eye(N).bool(), -torch.inf), partner)) == []
+    one, other = (nn.Linear(D, D + 1)(torch.randn(N, D)) for _ in range(2))
+    for dim, told in ((0, 3), (1, 0)):
+        assert _read(pair_targets, F.cross_entropy(F.normalize(one, dim=dim) @ F.normalize(other, dim=dim).t() / 0.1, torch.arange(N))) == [told]
+    one, other = _towers()
     # A queue whose first column has the partners, and a layer of as many classes as there are samples.
     queue = torch.cat([(one * other).sum(1, keepdim=True), one @ torch.randn(D, N - 1)], 1)
     assert _read(pair_targets, F.cross_entropy(queue / 0.1, zeros)) == []

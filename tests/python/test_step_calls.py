@@ -47,6 +47,19 @@ def test_where_gradients_are_clipped(order, told):
     assert _clips(order) == told
 
 
+def test_a_generator_that_is_used_up():
+    net, calls = nn.Linear(3, 3), StepCalls()
+    net(torch.ones(3)).sum().backward()
+    calls.note_backward()
+    parameters = net.parameters()
+    list(parameters)
+    with _watched(calls), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+    told = calls.take()
+    assert (told["clips"], told["empty_clips"]) == ([0, 0, 1], [1])
+
+
 def test_what_a_clipping_gets_and_does_is_the_same():
     net = nn.Linear(3, 3)
     net(torch.ones(3)).sum().backward()

@@ -580,7 +580,7 @@ CASES = {
     "teacher_in_training": (1, "evaluation-in-training"), "stepped_twice": (1, "gradient-reused"), "likelihood_minimised": (1, "likelihood-minimised"),
     "never_synchronised": (2, "gradients-not-reduced"), "pooled_over_batch": (1, "softmax-dimension"),
     "places_along_batch": (1, "positions-along-batch"), "documents_see_each_other": (1, "documents-mix"),
-    "divergence_maximised": (1, ""), "clipped_each_micro_batch": (1, "clip-misplaced"), "clipped_behind_the_step": (1, "clip-misplaced"),
+    "divergence_maximised": (1, "term-inverted"), "clipped_each_micro_batch": (1, "clip-misplaced"), "clipped_behind_the_step": (1, "clip-misplaced"),
     "optimizer_in_the_loop": (1, "optimizer-anew"),
     "sound_diffusion": (1, ""), "sound_policies": (1, ""), "sound_curriculum": (1, ""), "sound_optimizers": (1, ""),
     "sound_backbone": (1, ""), "sound_teachers": (1, ""),

@@ -21,6 +21,10 @@ _BETWEEN = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "Ex
 _MOST_BETWEEN = 8
 # Limits for the calls that are examined in a graph, and for sequences and positions of one call: enough for a mask, and cheap.
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 64, 8, 128
+# Nodes that combine tensors element by element, those that reduce a dimension, and those that may be between them.
+_ELEMENTWISE = ("MulBackward0", "DivBackward0", "AddBackward0", "SubBackward0")
+_MEANS = ("MeanBackward1", "VarBackward0", "StdBackward0", "LinalgVectorNormBackward0")
+_OF_MEANS = ("AddBackward0", "SqrtBackward0", "RsqrtBackward0", "ReciprocalBackward0", "ExpandBackward0", "ClampMinBackward0", "ToCopyBackward0")
 # A pattern of fewer places may be chance.
 _LEAST_PLACES = 4
 # A mask with a finite number may leave smaller shares of the attention's weight.
@@ -194,4 +198,33 @@ def _merged(cosine: Any, sine: Any) -> Any:
     return late.sum().float() * (is_rotation & ~early.any() & (steps_after_first > 0))
 
 
-__all__ = ["attention_sees", "merged_positions", "saved", "signed", "softmax_before", "softmax_dims"]
+def sequence_means(nodes: Iterable[Any]) -> list[Any]:
+    """Returns the number of means, deviations or norms over the second dimension of [batch, places, features] that each of these places is
+    scaled with or shifted by. Returns [] if there are none."""
+    number = 0
+    for node in nodes:
+        shape = _shape_of(node) if node.name() in _ELEMENTWISE else ()
+        if len(shape) == 3 and shape[1] >= _LEAST_PLACES:
+            number += sum(_is_mean_of_places(after, shape) for after, _ in node.next_functions)
+    return [torch.tensor(float(number), dtype=torch.float64)] if number else []
+
+
+def _shape_of(node: Any) -> tuple[int, ...]:
+    metadata = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if metadata else ()
+
+
+def _is_mean_of_places(node: Any, shape: tuple[int, ...]) -> bool:
+    for _ in range(_MOST_BETWEEN):
+        if node is None or _shape_of(node)[:2] not in ((shape[0], 1), shape[:2]):
+            return False
+        if node.name() in _MEANS:
+            dims = [signed(dim) % 3 for dim in node._saved_dim or ()]
+            return dims == [1] and bool(node._saved_keepdim) and len(_shape_of(node)) == 3
+        if node.name() not in _OF_MEANS:
+            return False
+        node = node.next_functions[0][0]
+    return False
+
+
+__all__ = ["attention_sees", "merged_positions", "saved", "sequence_means", "signed", "softmax_before", "softmax_dims"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of parameters and data that a loss depends on and that are not trained, in the graph before its backward.
+"""Detection of parameters and data that a loss depends on and that are not trained, in the graph before its backward. Also of layers
+that use a cast of a parameter's earlier value.
 
 Layers in a Python list belong to no module, so an optimizer that takes model.parameters() lacks them. Only parameters between trained
 layers are reported, because a separate model before or after them is often frozen on purpose.
@@ -15,7 +16,9 @@ from rankprobe.pytorch._attention_graph import saved
 
 # Of layers: the place of what they take among the arguments, and the name of what they keep of it.
 _TAKES = {"ConvolutionBackward0": (0, "input"), "AddmmBackward0": (1, "mat1"), "MmBackward0": (0, "self"), "EmbeddingBackward0": (0, "indices")}
-_MOST_INPUTS = 16
+# Of layers: the place of the weight among the arguments, and the name of what they keep of it.
+_WEIGHTS = {"ConvolutionBackward0": (1, "weight"), "AddmmBackward0": (2, "mat2"), "MmBackward0": (1, "mat2")}
+_MOST_INPUTS, _MOST_CASTS = 16, 8
 _MOST_UPPER, _MOST_NODES, _MOST_LEAVES = 8, 20000, 64
 
 
@@ -70,4 +73,40 @@ def data_of(nodes: list[Any]) -> list[torch.Tensor]:
     return found[:_MOST_INPUTS]
 
 
-__all__ = ["between_trained", "data_of"]
+def image_range(nodes: list[Any]) -> list[Any]:
+    """Returns the smallest and the largest number that the first convolution over images takes, and 1 if all are integers, else 0. Returns
+    [] if there is none."""
+    for data in data_of(nodes):
+        if data.dim() == 4 and data.is_floating_point():
+            return [data.min().double(), data.max().double(), (data == data.round()).all().double()]
+    return []
+
+
+def stale_casts(nodes: list[Any]) -> list[Any]:
+    """Returns the number of layers whose weight is a cast of a parameter and is not the cast of what the parameter is now, as if
+    autocast keeps the casts of an earlier step, and the number of layers. At most _MOST_CASTS are compared, and no layer whose input has no
+    graph. Returns [] without casts."""
+    stale = []
+    for node in nodes:
+        place, name = _WEIGHTS.get(node.name(), (0, ""))
+        after = node.next_functions[place][0] if name and len(node.next_functions) > place else None
+        is_turned = False
+        if after is not None and after.name() == "TBackward0":
+            is_turned, after = True, after.next_functions[0][0]
+        if after is None or after.name() != "ToCopyBackward0":
+            continue
+        parameter, weight = getattr(after.next_functions[0][0], "variable", None), saved(node, name)
+        if type(parameter) is not torch.nn.Parameter or type(weight) is not torch.Tensor:
+            continue
+        now = parameter.detach().to(weight.dtype)
+        now = now.t() if is_turned else now
+        if now.shape == weight.shape and now.device == weight.device:
+            stale.append((now != weight).any().double())
+        if len(stale) == _MOST_CASTS:
+            break
+    if not stale or len({one.device for one in stale}) > 1:
+        return []
+    return [torch.stack(stale).sum(), torch.tensor(float(len(stale)), dtype=torch.float64)]
+
+
+__all__ = ["between_trained", "data_of", "image_range", "stale_casts"]

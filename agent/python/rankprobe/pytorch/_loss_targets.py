@@ -14,13 +14,14 @@ from typing import Any, Collection, Iterator
 
 import torch
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, sequence_means, signed, softmax_dims
 from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, positions_of_batch
-from rankprobe.pytorch._leaf_graph import between_trained, data_of
+from rankprobe.pytorch._leaf_graph import between_trained, data_of, image_range, stale_casts
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
-from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch, regression_targets
+from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._place_graph import rotary_places
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
+from rankprobe.pytorch._term_graph import inverted_term, minimised_likelihood
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
 # Limits: nodes near a loss; calls of a step; nodes of a model; steps in which the complete graph is read.
@@ -149,7 +150,8 @@ class LossTargets:
         near, nodes = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES))
         read = {"loss_broadcast": loss_broadcast(near), "unreachable_targets": unreachable_targets(near), "moving_target": moving_target(near),
                 "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
-                "minimised_likelihood": minimised_likelihood(root), "pooled_over_batch": pooled_over_batch(nodes),
+                "minimised_likelihood": minimised_likelihood(root), "inverted_term": inverted_term(root),
+                "stale_casts": stale_casts(nodes), "image_range": image_range(nodes), "pooled_over_batch": pooled_over_batch(nodes),
                 "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes), "positions_of_batch": positions_of_batch(nodes)}
         if self.known:
             untrained = between_trained(nodes, lambda one: id(one) in self.known or id(one) in self._held)
@@ -199,7 +201,7 @@ class LossTargets:
             nodes = list(_nodes(root, _MOST_NODES))
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
                     "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes),
-                    "rotary_places": rotary_places(nodes)}
+                    "rotary_places": rotary_places(nodes), "sequence_means": sequence_means(nodes)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
                 read["loss_padding"] = self._padding(nodes, target, counts)
             self._graph = {name: values for name, values in read.items() if values}

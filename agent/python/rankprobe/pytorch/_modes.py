@@ -14,6 +14,8 @@ import torch
 
 _DROPOUTS = torch.nn.modules.dropout._DropoutNd
 _NORMS = torch.nn.modules.batchnorm._NormBase
+# Steps in which hooks are counted: a loop that adds some does so from its first step on.
+_HOOK_STEPS = 32
 
 
 def _depends_on_mode(module: torch.nn.Module) -> bool:
@@ -68,6 +70,11 @@ def _is_trained(module: torch.nn.Module, around: dict[int, torch.nn.Module]) -> 
     return any(parameter.requires_grad for parameter in parameters)
 
 
+def _hooks_of(owner: Any, *tables: str) -> int:
+    """Returns the number of hooks of the program on a module or parameter; rankprobe's own have negative keys."""
+    return sum(isinstance(key, int) and key >= 0 for table in tables for key in getattr(owner, table, None) or ())
+
+
 class _Root:
     """A model, and its modules that depend on the mode."""
 
@@ -85,6 +92,23 @@ class _Root:
         found = [module for module in _modules_below(root, around) if _depends_on_mode(module)]
         self.switches = [weakref.ref(module) for module in found if _is_trained(module, around)]
         self.parameters = {id(parameter) for parameter in _parameters_below(root)} if self.switches else set()
+        self.norms = [weakref.ref(module) for module in found if isinstance(module, _NORMS)]
+
+    def most_hooks(self) -> int:
+        """Returns the largest number of hooks on a module or parameter of the model. A subclass of Parameter may have code of its own."""
+        root = self.root()
+        modules = [] if root is None else _modules_below(root, {})
+        return max((hooks for module in modules for hooks in (
+            _hooks_of(module, "_forward_hooks", "_forward_pre_hooks", "_backward_hooks"),
+            *(_hooks_of(one, "_backward_hooks", "_post_accumulate_grad_hooks") for one in module._parameters.values()
+              if type(one) is torch.nn.Parameter))), default=0)
+
+    def unlearned_norms(self) -> list[torch.Tensor]:
+        """Returns, for each norm in evaluation, whether its running statistics are those that it began with."""
+        norms = [norm for norm in (one() for one in self.norms) if norm is not None and not norm.training]
+        return [((mean == 0).all() & (variance == 1).all()).double() for mean, variance in (
+            [norm._buffers.get(name) for name in ("running_mean", "running_var")] for norm in norms)
+                if type(mean) is torch.Tensor is type(variance) and mean.device == variance.device]
 
 
 class Modes:
@@ -97,6 +121,7 @@ class Modes:
         self._asleep: list[list[weakref.ref[Any]]] = []
         self._evaluated: list[bool] = []
         self._noted = False
+        self._hook_steps = 0
         self._held: set[int] = set()
         # Settings of the models in the last take() that did not return None.
         self.settings: dict[str, float] = {}
@@ -122,6 +147,19 @@ class Modes:
         for number, known in enumerate(self._roots):
             if number not in self._held and any(id(parameter) in known.parameters for parameter in _parameters_of(optimizer)):
                 self._held.add(number)
+
+    def hooks(self) -> Optional[int]:
+        """Returns the largest number of hooks of the program on one module or parameter; None after _HOOK_STEPS calls."""
+        self._hook_steps += 1
+        return max((known.most_hooks() for known in self._roots), default=0) if self._hook_steps <= _HOOK_STEPS else None
+
+    def unlearned_norms(self) -> list[torch.Tensor]:
+        """Returns the number of norms in evaluation whose running statistics are those that they began with, and of all in evaluation; []
+        if there are none."""
+        found = [one for known in self._roots for one in known.unlearned_norms()]
+        if not found or len({one.device for one in found}) > 1:
+            return []
+        return [torch.stack(found).sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
 
     def take(self) -> Optional[list[int]]:
         """Returns the number of mode-dependent modules in evaluation, the number of all of them, and 1 if all models were in evaluation,

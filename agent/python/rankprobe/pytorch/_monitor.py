@@ -79,6 +79,8 @@ class Monitor(monitor.Monitor):
         self._loss_targets = LossTargets()
         self._modes = Modes()
         self._calls = StepCalls()
+        # Elements of 16-bit parameters that have a gradient: those that the optimizer left as they are, and all.
+        self._rounded: list[Any] = []
 
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
         found: list[tuple[str, Callable[[], Any]]] = []
@@ -99,7 +101,14 @@ class Monitor(monitor.Monitor):
             values["in_eval"] = [self._number(number) for number in modes]
             values.update((name, self._number(value)) for name, value in self._modes.settings.items())
         values.update((name, [self._number(number) for number in numbers]) for name, numbers in self._calls.take().items())
-        return values
+        hooks = self._modes.hooks()
+        if hooks is not None:
+            values["hooks"] = self._number(hooks)
+        values["unlearned_norms"] = self._modes.unlearned_norms()
+        if self._rounded and len({one.device for one in self._rounded}) == 1:
+            values["rounded_updates"] = list(torch.stack(self._rounded).sum(0))
+        self._rounded = []
+        return {name: value for name, value in values.items() if not isinstance(value, list) or value}
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
         names = parameter_names(model, wanted)
@@ -217,7 +226,13 @@ class Monitor(monitor.Monitor):
         """Writes into the copy `before` if possible, since allocating memory costs more than the subtraction."""
         now = _local(parameter).detach()
         same = now.dtype == before.dtype and now.shape == before.shape and now.device == before.device and not now.is_sparse
-        return torch.sub(now, before, out=before) if same else torch.sub(now, before)
+        added = torch.sub(now, before, out=before) if same else torch.sub(now, before)
+        gradient = _local(parameter.grad) if same and now.dtype in (torch.bfloat16, torch.float16) else None
+        # A subclass may have code of its own.
+        if type(gradient) is torch.Tensor and not gradient.is_sparse and gradient.shape == added.shape:
+            has_gradient = gradient != 0
+            self._rounded.append(torch.stack([(has_gradient & (added == 0)).sum(), has_gradient.sum()]).double())
+        return added
 
     def _number(self, value: float) -> Any:
         return torch.tensor(value, dtype=torch.float64)

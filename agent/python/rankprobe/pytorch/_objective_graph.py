@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of objectives that cannot be learned, in the graph of a loss before its backward.
 
-Logits that a sigmoid or missing temperature bounds, pairs of a contrastive loss that have one label, a likelihood that is minimised,
-random masks and targets that are the same in each step. Calls no code of the program; tensors stay on their device, and nothing waits
+Logits that a sigmoid or missing temperature bounds, pairs of a contrastive loss that have one label, random masks and targets that are
+the same in each step. The signs of the terms of a loss are in _term_graph.py. Calls no code of the program; tensors stay on their device, and nothing waits
 for them.
 """
 
@@ -19,12 +19,12 @@ from rankprobe.pytorch._shape_graph import REGRESSIONS, next_of, shape_of
 _RANGES = {"SigmoidBackward0": 1.0, "TanhBackward0": 2.0}
 _PRODUCTS = {"MmBackward0", "BmmBackward0"}
 _FACTORS = {"MulBackward0", "DivBackward0"}
-_WHOLE = ("MeanBackward0", "SumBackward0", "MeanBackward1", "SumBackward1", "DivBackward1")
+_NORMS = ("LinalgVectorNormBackward0", "NormBackward1")
 _MOST_BETWEEN, _MOST_MASKS, _LEAST_MASK = 16, 4, 32
 _ROUNDING = 1e-3
 
 
-def _behind(node: Any, names: Iterable[str]) -> Any:
+def behind(node: Any, names: Iterable[str]) -> Any:
     """Returns the first node that is none of `names`, following the first inputs."""
     for _ in range(_MOST_BETWEEN):
         if node is None or node.name() not in names:
@@ -33,7 +33,7 @@ def _behind(node: Any, names: Iterable[str]) -> Any:
     return None
 
 
-def _constant(node: Any) -> tuple[Any, Any]:
+def constant_of(node: Any) -> tuple[Any, Any]:
     """Of a product or quotient with a value that has no graph: the other factor's node, and that value. (None, None) for others."""
     if node is None or node.name() not in _FACTORS or len(node.next_functions) != 2:
         return None, None
@@ -45,8 +45,8 @@ def _constant(node: Any) -> tuple[Any, Any]:
 
 def _logits_of(node: Any) -> Any:
     """Returns the node that makes the logits of a cross entropy."""
-    made = _behind(next_of(node), SHAPES)
-    return _behind(next_of(made), SHAPES) if made is not None and made.name() == "LogSoftmaxBackward0" else None
+    made = behind(next_of(node), SHAPES)
+    return behind(next_of(made), SHAPES) if made is not None and made.name() == "LogSoftmaxBackward0" else None
 
 
 def _pairs_of(node: Any) -> tuple[Any, Any]:
@@ -55,15 +55,15 @@ def _pairs_of(node: Any) -> tuple[Any, Any]:
     made, factor = node, None
     if made is not None and made.name() in _FACTORS:
         # The temperature is a number, or one that is learned.
-        part, factor = _constant(made)
+        part, factor = constant_of(made)
         factor = saved(made, "other") if part is None else factor
         if not isinstance(factor, torch.Tensor) or factor.numel() != 1:
             return None, None
         factor = factor.detach().reciprocal() if made.name() == "DivBackward0" else factor.detach()
-        made = _behind(part or next_of(made), SHAPES)
+        made = behind(part or next_of(made), SHAPES)
     if made is None or made.name() not in _PRODUCTS:
         return None, None
-    parts = [_behind(next_of(made, place), (*SHAPES, "TBackward0")) for place in (0, 1)]
+    parts = [behind(next_of(made, place), (*SHAPES, "TBackward0")) for place in (0, 1)]
     if any(part is None or hasattr(part, "variable") for part in parts):
         return None, None
     return made, factor
@@ -88,9 +88,20 @@ def logits_range(nodes: Iterable[Any]) -> list[Any]:
     return []
 
 
+def _is_over_samples(node: Any, rows: int) -> bool:
+    """Returns whether the node divides a matrix with a row for each sample by the norm of its columns, as F.normalize(dim=0) does."""
+    shape = shape_of(node) if node is not None and node.name() == "DivBackward0" else ()
+    norm = behind(next_of(node, 1), ("ExpandBackward0", "ClampMinBackward0", "AddBackward0", *SHAPES)) if len(shape) == 2 else None
+    if norm is None or norm.name() not in _NORMS or shape[0] != rows or shape[0] == shape[1]:
+        return False
+    dims = getattr(norm, "_saved_dim", None)
+    return isinstance(dims, (tuple, list)) and [signed(dim) % 2 for dim in dims] == [0]
+
+
 def pair_targets(nodes: Iterable[Any]) -> list[Any]:
     """Returns, if the logits are all pairs of two parts of a batch, [N, N]: 1, all targets are one; 2, the parts are one, so that each
-    sample is compared with itself, and its target is another; 0, neither. Returns [] if the logits are no such pairs."""
+    sample is compared with itself, and its target is another; 3, a part is divided by its norm over the samples; 0, none of these. Returns
+    [] if the logits are no such pairs."""
     for node in nodes:
         logits, target = (saved(node, name) if node.name() in NLL else None for name in ("self", "target"))
         if logits is None or target is None or logits.dim() != 2 or logits.shape[0] != logits.shape[1] or logits.shape[0] < 4:
@@ -99,39 +110,13 @@ def pair_targets(nodes: Iterable[Any]) -> list[Any]:
         if product is None:
             continue
         is_one = (target == target[0]).all().double()
-        one, other = (_behind(next_of(product, place), SHAPES) for place in (0, 1))
+        one, other = (behind(next_of(product, place), (*SHAPES, "TBackward0")) for place in (0, 1))
+        if _is_over_samples(one, len(target)) or _is_over_samples(other, len(target)):
+            return [torch.tensor(3.0, dtype=torch.float64)]
         if one is not other:
             return [is_one]
         is_another = (target != torch.arange(len(target), device=target.device)).all().double()
         return [torch.maximum(is_one, 2 * is_another)]
-    return []
-
-
-def minimised_likelihood(root: Any) -> list[Any]:
-    """Returns 1 if the loss is a likelihood whose sign is wrong, 0 if it is right. Returns [] if the loss is not one mean likelihood."""
-    node, sign, is_known = root, torch.tensor(1.0, dtype=torch.float64), torch.tensor(True)
-    for _ in range(_MOST_BETWEEN):
-        if node is None:
-            return []
-        if node.name() in NLL:
-            return [((sign < 0) & is_known).double()] if saved(node, "target") is not None else []
-        if node.name() == "GatherBackward0":
-            made = _behind(next_of(node), SHAPES)
-            return [((sign > 0) & is_known).double()] if made is not None and made.name() == "LogSoftmaxBackward0" else []
-        if node.name() == "NegBackward0":
-            sign = -sign
-        elif node.name() not in (*_WHOLE, *SHAPES):
-            part, factor = _constant(node)
-            if part is None or not isinstance(factor, torch.Tensor) or factor.dim() > 0:
-                return []
-            # The sign of a number in the program's text is fixed; that of a tensor, as a reward, may change.
-            if factor.dtype in (torch.float64, torch.int64):
-                sign = sign * factor.detach().sign()
-            else:
-                is_known = is_known & (factor.detach() > 0)
-            node = part
-            continue
-        node = next_of(node)
     return []
 
 
@@ -155,7 +140,7 @@ def dropout_masks(nodes: Iterable[Any], checksum: Callable[[torch.Tensor], torch
     found: list[torch.Tensor] = []
     for node in nodes:
         is_native = node.name() == "NativeDropoutBackward0"
-        mask = saved(node, "result1") if is_native else _constant(node)[1] if node.name() == "MulBackward0" else None
+        mask = saved(node, "result1") if is_native else constant_of(node)[1] if node.name() == "MulBackward0" else None
         if (type(mask) is not torch.Tensor or mask.numel() < _LEAST_MASK or tuple(mask.shape) != shape_of(node)
                 or (mask.dtype == torch.bool) != is_native):
             continue
@@ -182,4 +167,4 @@ def regression_targets(nodes: Iterable[Any], checksum: Callable[[torch.Tensor], 
     return None
 
 
-__all__ = ["dropout_masks", "logits_range", "minimised_likelihood", "pair_targets", "pooled_over_batch", "regression_targets"]
+__all__ = ["behind", "constant_of", "dropout_masks", "logits_range", "pair_targets", "pooled_over_batch", "regression_targets"]

@@ -27,7 +27,7 @@ class StepCalls:
     def _clear(self) -> None:
         # Whether a backward, and whether a clipping without one before it, is followed by no other call.
         self._has_backward = self._is_early = False
-        self._clips = self._misplaced = self._repeated = 0
+        self._clips = self._misplaced = self._repeated = self._empty = 0
         # Parameters that were clipped since the last step of an optimizer, and those of them before the last backward.
         self._clipped: set[int] = set()
         self._before: set[int] = set()
@@ -60,6 +60,7 @@ class StepCalls:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
         ids = {id(one) for one in parameters} if isinstance(parameters, (list, tuple)) else set()
         self._clips += 1
+        self._empty += isinstance(parameters, (list, tuple)) and not parameters
         self._is_early = not self._has_backward
         self._repeated += not ids.isdisjoint(self._before)
         self._clipped |= ids
@@ -73,10 +74,12 @@ class StepCalls:
 
     def take(self) -> dict[str, list[int]]:
         """Returns `clips`: clippings without a backward since the last step of an optimizer, clippings of parameters that were clipped
-        before the last backward, and all; and `fresh_optimizers`: those whose state begins with this step, and all that stepped."""
+        before the last backward, and all; `empty_clips`: those of no parameters, as of a generator that is used up; and `fresh_optimizers`: those whose state begins with this step, and all that stepped."""
         made: dict[str, list[int]] = {}
         if self._clips:
             made["clips"] = [self._misplaced + self._is_early, self._repeated, self._clips]
+        if self._empty:
+            made["empty_clips"] = [self._empty]
         if self._stepped:
             made["fresh_optimizers"] = [sum(_has_state(optimizer()) for optimizer in self._fresh), self._stepped]
         self._clear()
