@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <optional>
@@ -130,6 +131,12 @@ int Rebuild(const StoreOptions& options, FileSystem* file_system,
   for (const std::string& place : report->damaged)
     std::printf("damaged: %s\n", place.c_str());
   return 0;
+}
+
+// Ends the process if a call is left: what was received is saved, and
+// destructors would wait for the call.
+void ShutDown(Server* server) {
+  if (!server->Shutdown()) std::_Exit(0);
 }
 
 // For a Unix socket the file contains its address.
@@ -328,7 +335,7 @@ int Main(int argc, char** argv) {
   later.emplace(signals);
   ending.Set();
   janitor.Stop();
-  (*server)->Shutdown();
+  ShutDown(server->get());
   return 0;
 }
 

@@ -4,12 +4,10 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
 #include <grpcpp/support/server_interceptor.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,16 +31,18 @@
 #include "collector/rpc/leaf_questions.h"
 #include "collector/rpc/root_service.h"
 #include "collector/sealed/sealer.h"
+#include "collector/server/agents_audit.h"
 #include "collector/server/connection_gate.h"
-#include "collector/server/descriptor_limit.h"
 #include "collector/server/janitor.h"
 #include "collector/server/leaf_answers.h"
 #include "collector/server/metrics.h"
 #include "collector/server/metrics_server.h"
 #include "collector/server/own_addresses.h"
 #include "collector/server/page_dumps.h"
+#include "collector/server/part_options.h"
 #include "collector/server/roller.h"
 #include "collector/server/root_link.h"
+#include "collector/server/storage_log.h"
 #include "collector/server/uploader.h"
 #include "collector/server/web_page.h"
 #include "common/base/collector_address.h"
@@ -55,11 +55,6 @@
 namespace rankprobe {
 namespace {
 
-// A frame has at most 1 MiB of payload or records, plus its other fields.
-constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
-// Limit for concurrent calls of one connection. A rank has three; many ranks of
-// a process may share one connection.
-constexpr int kMaxStreams = 256;
 // Threads in addition to --worker-threads, for calls that must not wait for
 // exports.
 constexpr size_t kQuickThreads = 2;
@@ -67,17 +62,11 @@ constexpr size_t kQuickThreads = 2;
 constexpr size_t kSessionThreads = 2;
 // Limit for messages that wait for them: a Hello may contain a config of 1 MiB.
 constexpr size_t kSessionBytes = 128 << 20;
-constexpr int kMaxMetadataBytes = 8 << 10;
-constexpr int kIdleMs = 10 * 60 * 1000;
-constexpr int kHandshakeMs = 10000;
 constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
 // Limit for operators' actions that wait for the audit log's disk.
 constexpr size_t kMaxAuditedTasks = 256;
 constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// Longer than the retry interval of commits that wait for room, which is half a
-// second.
-constexpr absl::Duration kRoomAgain = absl::Seconds(2);
 constexpr absl::Duration kDiskLook = absl::Milliseconds(100);
 constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
 // Time limit within a scrape, whose connection is closed after two seconds.
@@ -104,7 +93,9 @@ class ServerImpl final : public Server {
         store_(std::move(archive.local)),
         security_(parts.security),
         events_(std::move(parts.events)),
-        control_(ControlOptions(config, parts, events_.get(), &relay_),
+        control_(ControlOptions(config, std::move(parts.triggers),
+                                security_.authorizer->CountAgents(),
+                                events_.get(), &relay_),
                  archive.registry, archive_, clock),
         pressure_(MakePressure(config, file_system, clock)),
         pool_(config.worker_threads, /*max_queued=*/1024),
@@ -221,7 +212,8 @@ class ServerImpl final : public Server {
                            config_.tls_cert, config_.tls_key, config_.web_root},
                           security_.authorizer, logger_));
     }
-    RP_RETURN_IF_ERROR(OpenGate());
+    RP_ASSIGN_OR_RETURN(
+        gate_, ConnectionGate::Listen(GateOptions(config_, logger_), logger_));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -232,6 +224,8 @@ class ServerImpl final : public Server {
                                file_system_, clock_));
     auditor_ =
         std::make_unique<Auditor>(audit_.get(), security.authorizer, logger_);
+    agents_audit_ = std::make_unique<AgentsAudit>(&control_, auditor_.get(),
+                                                  &audited_, logger_);
     control_service_.SetAuditor(auditor_.get());
     archive_service_.SetAuditor(auditor_.get());
     agent_service_.SetAuthorizer(security.authorizer);
@@ -267,26 +261,7 @@ class ServerImpl final : public Server {
       }
       control_service_.SetLeaves(std::move(leaf));
     }
-    builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-    grpc::ResourceQuota quota("rankprobed");
-    quota.Resize(config_.grpc_memory_bytes);
-    builder.SetResourceQuota(quota);
-    // Disables compression, which no client uses: gRPC would inflate a message
-    // before it checks the size.
-    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-    builder.AddChannelArgument(
-        GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
-        1 << GRPC_COMPRESS_NONE);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
-    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                               kHandshakeMs);
-    // Detects vanished peers within half a minute.
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    builder.AddChannelArgument(
-        GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+    LimitCalls(config_, &builder);
     if (config_.metrics_port >= 0) {
       RP_ASSIGN_OR_RETURN(
           metrics_server_,
@@ -320,9 +295,9 @@ class ServerImpl final : public Server {
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitFor(kTick)) {
         control_.Tick();
-        WriteAgentsAudit();
-        LogFaultOfEvents();
-        LogFullDisk();
+        agents_audit_->Write();
+        storage_log_.CheckEvents(events_->status());
+        storage_log_.CheckRoom(ingest_metrics_.no_space_retries);
         if (leaves_ != nullptr) TellDisksOfLeaves();
       }
     });
@@ -351,8 +326,8 @@ class ServerImpl final : public Server {
     return page_ == nullptr ? "" : page_->address();
   }
 
-  void Shutdown() override {
-    if (server_ == nullptr) return;
+  bool Shutdown() override {
+    if (server_ == nullptr) return true;
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
     // From now on the root assigns no ranks to this leaf.
@@ -362,7 +337,7 @@ class ServerImpl final : public Server {
     // Requests of the page are calls too, and must end before EndCalls can.
     if (page_ != nullptr) page_->Stop();
     control_.agents().Shutdown();
-    EndCalls();
+    if (!EndCalls()) return false;
     metrics_server_.reset();
     if (janitor_ != nullptr) janitor_->Stop();
     if (roller_ != nullptr) roller_->Stop();
@@ -370,7 +345,7 @@ class ServerImpl final : public Server {
     // Tasks of streams on other threads need the commit queue, and are audited
     // like the control plane's saves.
     session_pool_.reset();
-    DrainAudit();
+    agents_audit_->Drain();
     // Writes and syncs what has been received.
     commits_.reset();
     // After the last commit, so that steps that have ended with it are stored
@@ -380,6 +355,7 @@ class ServerImpl final : public Server {
     gate_.reset();
     ForwardGrpcLog(nullptr);
     logger_->Info("stopped");
+    return true;
   }
 
  private:
@@ -400,128 +376,32 @@ class ServerImpl final : public Server {
     ConnectionGate* const gate_;
   };
 
-  // Gives calls a moment to end, then cancels them. Shutdown returns when the
-  // last one has ended: a query that does not check for cancellation must not
-  // keep the process alive once the received data is safe.
-  void EndCalls() {
-    MonotonicEvent ended;
-    std::thread ending([this, &ended] {
+  // Gives calls a moment to end, then cancels them. Returns false if one has not
+  // ended in time, as a query that does not check for cancellation; what was
+  // received is safe then.
+  bool EndCalls() {
+    const auto ended = std::make_shared<MonotonicEvent>();
+    std::thread ending([this, ended] {
       server_->Shutdown(gpr_time_add(
           gpr_now(GPR_CLOCK_MONOTONIC),
           gpr_time_from_millis(absl::ToInt64Milliseconds(kLastMoment),
                                GPR_TIMESPAN)));
-      ended.Set();
+      ended->Set();
     });
-    if (!ended.WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
-      if (commits_ != nullptr) commits_->Finish();
-      StopTicker();
-      DrainAudit();
-      events_->WaitForWrites();
-      logger_->Log(Logger::Severity::kWarning, "queries_left",
-                   {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
-      // Nothing is left to save, and destructors would wait as well.
-      std::_Exit(0);
+    if (ended->WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
+      ending.join();
+      return true;
     }
-    ending.join();
+    ending.detach();
+    if (commits_ != nullptr) commits_->Finish();
+    StopTicker();
+    agents_audit_->Drain();
+    events_->WaitForWrites();
+    logger_->Log(Logger::Severity::kWarning, "queries_left",
+                 {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
+    return false;
   }
 
-  absl::Status OpenGate() {
-    ConnectionGate::Options options;
-    options.listen = config_.listen;
-    options.memory_bytes = config_.memory_bytes;
-    if (options.memory_bytes == 0) {
-      options.memory_bytes = config_.pending_bytes + config_.index_cache_bytes +
-                             config_.grpc_memory_bytes + (uint64_t{1} << 30);
-    }
-    const uint64_t descriptors = RaiseDescriptorLimit();
-    // Files have priority; a connection takes two descriptors.
-    const uint64_t files = std::min<uint64_t>(descriptors / 2, 2048);
-    options.max_connections = (descriptors - files) / 2;
-    options.max_unproven =
-        std::min(options.max_unproven, options.max_connections / 2);
-    if (options.max_connections < config_.max_sessions) {
-      logger_->Log(
-          Logger::Severity::kWarning, "few_descriptors",
-          {{"limit", absl::StrCat(descriptors)},
-           {"connections", absl::StrCat(options.max_connections)},
-           {"max_sessions", absl::StrCat(config_.max_sessions)},
-           {"what_to_do", "raise the limit of open files (ulimit -n)"}});
-    }
-    RP_ASSIGN_OR_RETURN(gate_, ConnectionGate::Listen(options, logger_));
-    return absl::OkStatus();
-  }
-
-  // Logged once, because nothing is written after an error.
-  void LogFaultOfEvents() {
-    if (events_failed_) return;
-    const absl::Status status = events_->status();
-    if (status.ok()) return;
-    events_failed_ = true;
-    logger_->Error("events_not_written",
-                   {{"status", status.ToString()},
-                    {"what_to_do",
-                     "repair the disk and restart rankprobed; "
-                     "until then events are in memory only"}});
-  }
-
-  // Logged when commits begin to wait for disk space, and when they no longer
-  // do.
-  void LogFullDisk() {
-    const uint64_t retries = ingest_metrics_.no_space_retries;
-    const int64_t now_ns = clock_->MonotonicNanos();
-    if (retries != told_no_space_retries_) {
-      told_no_space_retries_ = retries;
-      no_space_at_ns_ = now_ns;
-      if (std::exchange(waits_for_room_, true)) return;
-      logger_->Log(
-          Logger::Severity::kWarning, "no_room",
-          {{"data_dir", config_.data_dir},
-           {"min_free_bytes", absl::StrCat(config_.min_free_bytes)},
-           {"what_happens", "what ranks send waits, nothing is stored"},
-           {"what_to_do",
-            "free the disk, or delete steps or runs (rankprobe delete)"}});
-    } else if (waits_for_room_ && now_ns - no_space_at_ns_ >
-                                      absl::ToInt64Nanoseconds(kRoomAgain)) {
-      waits_for_room_ = false;
-      logger_->Info("room_again");
-    }
-  }
-
-  // The ticker must not wait for a disk, because every switch's deadline
-  // depends on it. One batch is written at a time; meanwhile the control plane
-  // collects agents' records, and bounds and counts what it drops.
-  void WriteAgentsAudit() {
-    if (audit_batch_waits_) return;
-    std::vector<AuditRecord> records = control_.audit().Take();
-    const uint64_t dropped = control_.audit().CountDropped();
-    if (dropped > audit_drops_told_) {
-      if (audit_drops_told_ == 0) {
-        logger_->Log(
-            Logger::Severity::kWarning, "audit_dropped",
-            {{"lines", absl::StrCat(dropped)},
-             {"why",
-              "agents acted more often than is audited, or the disk was "
-              "too slow; such actions are only counted from now on, in "
-              "audit.jsonl and the metrics"}});
-      }
-      AuditRecord gap;
-      gap.actor = gap.role = AuditLog::kOwnRole;
-      gap.action = "Dropped";
-      gap.detail = absl::StrCat(dropped - audit_drops_told_,
-                                " lines of agents' actions");
-      gap.outcome =
-          "RESOURCE_EXHAUSTED: more than is audited of agents, or the disk was "
-          "too slow";
-      records.push_back(std::move(gap));
-      audit_drops_told_ = dropped;
-    }
-    if (records.empty()) return;
-    audit_batch_waits_ = true;
-    audited_.Add([this, records = std::move(records)] {
-      for (const AuditRecord& record : records) auditor_->Write(record);
-      audit_batch_waits_ = false;
-    });
-  }
   void StopTicker() {
     stop_ticker_.Set();
     ticker_.join();
@@ -560,112 +440,12 @@ class ServerImpl final : public Server {
     return agents;
   }
 
-  // Called after the ticker has stopped: waits until everything is saved and
-  // audited.
-  void DrainAudit() {
-    control_.WaitForSaves();
-    audited_.Wait();
-    WriteAgentsAudit();
-    audited_.Wait();
-  }
-
-  static ControlPlane::Options ControlOptions(const ServerConfig& config,
-                                              const Parts& parts,
-                                              EventLog* events,
-                                              RelayQueue* relay) {
-    ControlPlane::Options options;
-    options.events = events;
-    options.own_thread = true;
-    options.one_of_several = !config.root.empty();
-    if (!config.root.empty()) {
-      options.relay = [relay](v1::RelayedEvent event) {
-        relay->Push(std::move(event));
-      };
-    }
-    options.default_triggers = parts.triggers;
-    options.max_sessions = config.max_sessions;
-    options.agents = parts.security.authorizer->CountAgents();
-    options.credit_bytes = config.credit_bytes;
-    return options;
-  }
-  static AgentService::Options AgentOptions(
-      const ServerConfig& config, IngestMetrics* metrics, WorkerPool* pool,
-      WorkerPool* sessions, LaneServer* lanes, const Logger* logger) {
-    AgentService::Options options;
-    options.metrics = metrics;
-    options.lanes = lanes;
-    options.logger = logger;
-    if (config.role == "root") {
-      options.refusal = absl::FailedPreconditionError(
-          "this is a root, which sends ranks to its leaves and takes none "
-          "itself; this agent is older than that");
-    }
-    options.run = [pool](std::function<void()> task) {
-      return pool->Run(std::move(task));
-    };
-    options.run_session = [sessions](std::function<void()> task, size_t bytes) {
-      return sessions->Run(std::move(task), bytes);
-    };
-    return options;
-  }
-  // Returns null if payloads of this host are sent in frames like those of
-  // others.
-  static std::unique_ptr<LaneServer> StartLanes(const ServerConfig& config,
-                                                const Logger* logger) {
-    // Other roles take no data from ranks.
-    if (config.no_lane || (config.role != "all" && config.role != "leaf"))
-      return nullptr;
-    LaneServer::Options options;
-    // Files and connections have priority.
-    options.max_lanes =
-        std::min<uint64_t>(options.max_lanes, RaiseDescriptorLimit() / 16);
-    absl::StatusOr<std::unique_ptr<LaneServer>> lanes =
-        LaneServer::Start(options);
-    if (lanes.ok()) return *std::move(lanes);
-    logger->Info("no_lane", {{"status", lanes.status().ToString()}});
-    return nullptr;
-  }
-  // Returns null if no limit is configured.
-  static std::unique_ptr<DiskPressure> MakePressure(const ServerConfig& config,
-                                                    FileSystem* file_system,
-                                                    const Clock* clock) {
-    DiskPressure::Options options;
-    options.directory = config.data_dir;
-    options.high_percent = config.disk_high_percent;
-    options.full_percent = config.disk_full_percent;
-    options.min_free_bytes = config.min_free_bytes;
-    if (options.high_percent == 0 && options.full_percent == 0) return nullptr;
-    return std::make_unique<DiskPressure>(options, file_system, clock);
-  }
   std::unique_ptr<CommitQueue> MakeCommits(const ServerConfig& config) {
     if (store_ == nullptr) return nullptr;
     return std::make_unique<CommitQueue>(
         CommitOptions(config, &ingest_metrics_, pressure_.get()), store_.get(),
         &control_.gate(), clock_,
         [this](const absl::Status& status) { OnStoreFailed(status); });
-  }
-  static CommitQueue::Options CommitOptions(const ServerConfig& config,
-                                            IngestMetrics* metrics,
-                                            DiskPressure* pressure) {
-    CommitQueue::Options options;
-    options.pressure = pressure;
-    options.metrics = metrics;
-    options.batch_bytes = config.commit_batch_bytes;
-    options.max_uploads = 2 * config.max_sessions;
-    options.pending_bytes = config.pending_bytes;
-    options.credit_bytes = config.credit_bytes;
-    options.sync_interval =
-        absl::Milliseconds(static_cast<int64_t>(config.sync_interval_ms));
-    return options;
-  }
-
-  static RetentionOptions RetentionOf(const ServerConfig& config) {
-    RetentionOptions options;
-    if (config.retention_hours > 0)
-      options.max_age =
-          absl::Hours(static_cast<int64_t>(config.retention_hours));
-    options.max_bytes = config.retention_bytes;
-    return options;
   }
   // Reads only runs with a connected rank, so that a scrape does not scan the
   // archive.
@@ -736,10 +516,7 @@ class ServerImpl final : public Server {
   ExportMetrics export_metrics_;
   std::atomic<bool> archive_failed_{false};
   // Used by the ticker only.
-  bool events_failed_ = false;
-  uint64_t told_no_space_retries_ = 0;
-  int64_t no_space_at_ns_ = 0;
-  bool waits_for_room_ = false;
+  StorageLog storage_log_{&config_, clock_, logger_};
   const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
   // On a leaf.
@@ -779,9 +556,7 @@ class ServerImpl final : public Server {
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
   std::thread disk_thread_;
-  std::atomic<bool> audit_batch_waits_{false};
-  // Used by the ticker only.
-  uint64_t audit_drops_told_ = 0;
+  std::unique_ptr<AgentsAudit> agents_audit_;
   // Audited actions, one after another. The last member, because its remaining
   // tasks use the others. After Shutdown nothing can add tasks.
   DiskQueue audited_{/*own_thread=*/true, {kMaxAuditedTasks, kMaxAuditedBytes}};

@@ -59,8 +59,9 @@ class Server {
   virtual std::string page_address() const = 0;
 
   // Says goodbye to agents, takes no more calls, writes and syncs what was
-  // received.
-  virtual void Shutdown() = 0;
+  // received. Returns false if a call goes on beyond the time for draining: end
+  // the process then without destroying the server, which would wait for it.
+  virtual bool Shutdown() = 0;
 };
 
 }  // namespace rankprobe
