@@ -4,6 +4,7 @@
 Each program runs with nobody watching, dumped by rankprobe, dumped by msprobe (forks of one warm process), and attached:
 `rankprobe run`, with no line of it changed, off at first, recording steps 1 and 2, off again, under a trigger for NaN.
 Those of EVERY_WAY also at each of WAYS: do they train the same, bit for bit, and are the steps recorded that were asked for.
+With RANKPROBE_WORKLOADS=all each is also recorded with the monitor, and diagnosed.
 Writes OUT/results.json, a row a program, and leaves OUT/{name}/{mode} with dumps and logs.
 """
 
@@ -121,29 +122,32 @@ def run_forked(program: programs.Program, mode: str, out: pathlib.Path) -> list[
     return result_of(directory, program.ranks)
 
 
+def attach(program: programs.Program, directory: pathlib.Path, collector: harness.Collector, run: str, *flags: str) -> None:
+    """Runs the ranks under `rankprobe run`; each leaves its result and log in the directory."""
+    running = []
+    for rank in range(program.ranks):
+        log = (directory / f"log{rank}").open("w")
+        running.append(subprocess.Popen(
+            [str(harness.BIN / "rankprobe"), "run", "--collector", collector.address, "--run", run, *flags, "--", sys.executable,
+             str(HERE / "programs.py"), program.name, str(directory / f"result{rank}.json")], cwd=directory, stdout=log, stderr=log,
+            env={**os.environ, "RANKPROBE_PYTHON": sys.executable, **environment(directory, program.name, rank, program.ranks)}))
+    for process in running:
+        try:
+            process.wait(timeout=300)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
 def run_attached(program: programs.Program, out: pathlib.Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the ranks computed, and what the collector has of them."""
     directory = out / program.name / "attached"
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(
-        json.dumps({**CONFIG, "step": ATTACHED_STEPS, "dump_path": str(directory / "dump")}))
+    config = directory / "config.json"
+    config.write_text(json.dumps({**CONFIG, "step": ATTACHED_STEPS, "dump_path": str(directory / "dump")}))
     (directory / "triggers.json").write_text(json.dumps(TRIGGERS))
     collector = harness.Collector(directory, "--triggers", str(directory / "triggers.json")).start()
     try:
-        running = []
-        for rank in range(program.ranks):
-            log = (directory / f"log{rank}").open("w")
-            running.append(subprocess.Popen(
-                [str(harness.BIN / "rankprobe"), "run", "--collector", collector.address, "--run", program.name, "--on", "--config",
-                 str(directory / "config.json"), "--", sys.executable, str(HERE / "programs.py"), program.name,
-                 str(directory / f"result{rank}.json")], cwd=directory, stdout=log, stderr=log,
-                env={**os.environ, "RANKPROBE_PYTHON": sys.executable,
-                     **environment(directory, program.name, rank, program.ranks)}))
-        for process in running:
-            try:
-                process.wait(timeout=300)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        attach(program, directory, collector, program.name, "--on", "--config", str(config))
         ledger = collector.cli("ledger", "--run", program.name, "--json", check=False)
         steps = [json.loads(line) for line in ledger.stdout.splitlines()]
         events = collector.cli("events", "--run", program.name, "--json", check=False)
@@ -156,6 +160,20 @@ def run_attached(program: programs.Program, out: pathlib.Path) -> tuple[list[dic
         "rank_steps": len(recorded), "not_whole": len(steps) - len(recorded),
         "records": sum(int(entry["stored_records"]) for entry in recorded),
         "triggers": [json.dumps(event)[:500] for event in fired]}
+
+
+def diagnose(program: programs.Program, out: pathlib.Path) -> list[str]:
+    """Records every step with the monitor, and returns the findings of `rankprobe diagnose` as "rule: name"."""
+    directory = out / program.name / "diagnosed"
+    directory.mkdir(parents=True)
+    collector = harness.Collector(directory).start()
+    try:
+        attach(program, directory, collector, program.name, "--monitor", "--every", "1")
+        answer = collector.cli("diagnose", f"run:{program.name}", "--json", check=False)
+    finally:
+        collector.stop()
+    found = json.loads(answer.stdout).get("findings", []) if answer.returncode in (0, 1) else [{"by": "fault", "name": answer.stderr}]
+    return [f"{finding['by']}: {finding['name']}" for finding in found]
 
 
 def run_ways(program: programs.Program, plain: list[dict[str, Any]], out: pathlib.Path) -> dict[str, Any]:
@@ -218,12 +236,13 @@ def run(program: programs.Program, out: pathlib.Path) -> dict[str, Any]:
     plain, ours, theirs = (run_forked(program, mode, out) for mode in ("plain", "rankprobe", "msprobe"))
     attached, seen = run_attached(program, out)
     ways = run_ways(program, plain, out)
+    findings = diagnose(program, out) if os.environ.get("RANKPROBE_WORKLOADS") == "all" else []
     directory = out / program.name
     row: dict[str, Any] = {"name": program.name, "ranks": program.ranks,
                            "faults": {mode: [r["fault"] for r in results if "fault" in r] for mode, results in
                                       (("plain", plain), ("rankprobe", ours), ("msprobe", theirs), ("attached", attached))},
                            "rankprobe_same_bits": ours == plain, "attached_same_bits": attached == plain,
-                           "msprobe_same_bits": theirs == plain, "attached": seen, "ways": ways,
+                           "msprobe_same_bits": theirs == plain, "attached": seen, "ways": ways, "findings": findings,
                            **compare(directory / "msprobe", directory / "rankprobe")}
     row["seconds"] = round(time.monotonic() - began, 1)
     return row
