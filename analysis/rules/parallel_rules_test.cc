@@ -352,6 +352,53 @@ TEST_F(ParallelRulesTest, ARankClipsCopiesWithItsOwnParts) {
   EXPECT_THAT(found[0].what, HasSubstr("those of rank 1 are 0.8 times"));
 }
 
+// One seed on each rank makes the layers of two stages alike.
+TEST_F(ParallelRulesTest, StagesOfAPipelineAreNoReplicas) {
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t p = 0; p < 4; ++p) {
+        Gradient(r, absl::StrCat("l", p), i, Some(p, 3), Some(p, i, r),
+                 Some(p, i, r));
+      }
+    }
+    Training(1, "loss", i, 2.0);
+  }
+  EXPECT_THAT(Find("gradients-not-reduced"), IsEmpty());
+  EXPECT_THAT(ReplicasOf(input_), SizeIs(2));
+  // Replicas all compute a loss.
+  for (size_t i = 0; i < kParallelSteps; ++i) Training(0, "loss", i, 2.1);
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+  EXPECT_THAT(ReplicasOf(input_), SizeIs(1));
+  // Stages may share one parameter: the others begin with other numbers.
+  for (size_t r = 0; r < 2; ++r)
+    input_.ranks[r].values.erase("Training.0.debug.loss");
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    Training(1, "loss", i, 2.0);
+    Gradient(1, "l4", i, Some(4, 3, 1), Some(4, i, 1), Some(4, i, 1));
+    Gradient(0, "l4", i, Some(4, 3, 0), Some(4, i, 0), Some(4, i, 0));
+  }
+  EXPECT_THAT(WithoutStages(input_), SizeIs(1));
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+}
+
+// Stages before the last one compute no loss and pass tensors.
+TEST_F(ParallelRulesTest, StagesWithoutALossAreNoReplicas) {
+  input_.ranks.emplace_back().rank = 2;
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 3; ++r) {
+      for (size_t p = 0; p < 4; ++p) {
+        Gradient(r, absl::StrCat("l", p), i, Some(p, 3), Some(p, i, r),
+                 Some(p, i, r));
+      }
+    }
+    Training(2, "loss", i, 2.0);
+  }
+  EXPECT_THAT(WithoutStages(input_), SizeIs(2));
+  for (size_t r = 0; r < 2; ++r)
+    At(r, "Distributed.isend.0.forward.0.input.0", 0) = Some(1, r);
+  EXPECT_THAT(WithoutStages(input_), SizeIs(3));
+}
+
 TEST_F(ParallelRulesTest, TheModuleInWhichRanksPart) {
   const auto pass = [&](const std::string& call, bool is_given, bool is_made) {
     for (size_t r = 0; r < 2; ++r) {

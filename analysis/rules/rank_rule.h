@@ -147,8 +147,12 @@ bool KnowsTraining(const RankInput& input, absl::string_view name);
 
 // Returns groups of ranks, as indices of input.ranks, that hold the same
 // parameters in the first step that has them: replicas of each other. Each rank
-// is in one group.
+// is in one group. Stages of a pipeline are in different ones.
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input);
+// Returns groups of ranks, as indices of input.ranks, none of which are stages of
+// one pipeline that begin with the same numbers, as one seed on each rank makes
+// them. Stages that share only some parameters are in one group.
+std::vector<std::vector<size_t>> WithoutStages(const RankInput& input);
 
 // The finite values of `name` at a step on the ranks of a group that recorded
 // it, with their ranks. They point into `input`.

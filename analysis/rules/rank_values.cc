@@ -221,7 +221,95 @@ bool HasOwnGradients(const RankInput& input) {
       });
 }
 
+namespace {
+
+// Returns the first recorded cell of a parameter, or null.
+const RankCell* FirstOf(const RankSeries& rank, const std::string& parameter) {
+  const auto* const cells = rank.Of("Parameter", parameter, "param");
+  if (cells == nullptr) return nullptr;
+  const auto first =
+      std::find_if(cells->begin(), cells->end(),
+                   [](const RankCell& cell) { return cell.is_there; });
+  return first == cells->end() ? nullptr : &*first;
+}
+
+// Whether the ranks have most parameters by the same names, which begin with the
+// same numbers. Constant ones, such as the weights of a normalization, always do.
+bool BeginAlike(const RankSeries& a, const RankSeries& b) {
+  size_t all = 0, alike = 0;
+  for (const std::string& parameter : ParametersOf(b)) {
+    const RankCell* const of_a = FirstOf(a, parameter);
+    const RankCell* const of_b = FirstOf(b, parameter);
+    if (of_b == nullptr || of_b->largest == of_b->smallest) continue;
+    ++all;
+    if (of_a == nullptr) continue;
+    if (!AreEqual(*of_a, *of_b)) return false;
+    ++alike;
+  }
+  return alike > 1 && 2 * alike >= all;
+}
+
+// Tells stages of a pipeline from replicas: replicas all compute a loss, stages
+// pass tensors to each other and only the last one computes it.
+class Stages {
+ public:
+  explicit Stages(const RankInput& input) {
+    for (const RankSeries& rank : input.ranks) {
+      bool has_loss = false, passes = false;
+      for (size_t i = 0; i < input.steps.size() && !has_loss; ++i)
+        has_loss = !TrainingAt(rank, "loss", i).empty();
+      for (auto it = rank.values.lower_bound("Distributed.");
+           it != rank.values.end() && !passes &&
+           absl::StartsWith(it->first, "Distributed.");
+           ++it) {
+        passes = absl::StrContains(it->first, "send") ||
+                 absl::StrContains(it->first, "recv");
+      }
+      has_loss_.push_back(has_loss);
+      passes_.push_back(passes);
+    }
+    const auto last = std::find(has_loss_.begin(), has_loss_.end(), true);
+    if (last == has_loss_.end()) return;
+    const RankSeries& of_last =
+        input.ranks[static_cast<size_t>(last - has_loss_.begin())];
+    one_seed_ = true;
+    for (size_t r = 0; r < input.ranks.size(); ++r) {
+      one_seed_ =
+          one_seed_ && (has_loss_[r] || BeginAlike(input.ranks[r], of_last));
+    }
+  }
+  // Whether these ranks are different stages that one seed has started.
+  bool AreStages(size_t a, size_t b) const {
+    if (!one_seed_ || (has_loss_[a] && has_loss_[b])) return false;
+    return has_loss_[a] != has_loss_[b] || (passes_[a] && passes_[b]);
+  }
+
+ private:
+  std::vector<bool> has_loss_, passes_;
+  // Whether each stage begins with the numbers of the last one.
+  bool one_seed_ = false;
+};
+
+}  // namespace
+
+std::vector<std::vector<size_t>> WithoutStages(const RankInput& input) {
+  const Stages stages(input);
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < input.ranks.size(); ++i) {
+    const auto known = std::find_if(
+        groups.begin(), groups.end(),
+        [&](const auto& group) { return !stages.AreStages(group[0], i); });
+    if (known == groups.end()) {
+      groups.push_back({i});
+    } else {
+      known->push_back(i);
+    }
+  }
+  return groups;
+}
+
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input) {
+  const Stages stages(input);
   std::vector<std::vector<size_t>> groups;
   const auto are_replicas = [&](const RankSeries& a, const RankSeries& b) {
     const std::vector<std::string> parameters = ParametersOf(a);
@@ -240,7 +328,8 @@ std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input) {
   for (size_t i = 0; i < input.ranks.size(); ++i) {
     const auto known =
         std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
-          return are_replicas(input.ranks[group[0]], input.ranks[i]);
+          return are_replicas(input.ranks[group[0]], input.ranks[i]) &&
+                 !stages.AreStages(group[0], i);
         });
     if (known == groups.end()) {
       groups.push_back({i});

@@ -25,8 +25,9 @@ class GradientsNotReduced : public RankRule {
   }
   absl::string_view twin() const override {
     return "shards, whose parameters differ too, but for those that begin as "
-           "one number; ranks that train alone on purpose between two "
-           "averagings of weights (local SGD) are found";
+           "one number; stages of a pipeline that one seed has started; ranks "
+           "that train alone on purpose between two averagings of weights "
+           "(local SGD) are found";
   }
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return 1; }
@@ -34,6 +35,21 @@ class GradientsNotReduced : public RankRule {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
+    const std::vector<std::vector<size_t>> groups = WithoutStages(input);
+    if (groups.size() == 1) return LookAtAll(input);
+    for (const std::vector<size_t>& group : groups) {
+      if (group.size() < 2) continue;
+      RankInput of_group;
+      of_group.steps = input.steps;
+      for (const size_t r : group) of_group.ranks.push_back(input.ranks[r]);
+      std::vector<RankFinding> found = LookAtAll(of_group);
+      if (!found.empty()) return found;
+    }
+    return {};
+  }
+
+ private:
+  static std::vector<RankFinding> LookAtAll(const RankInput& input) {
     const std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
     // Gradients that begin to differ later are found by reduced-gradient-parts.
     for (size_t i = 0; i < input.steps.size(); ++i) {
@@ -46,7 +62,6 @@ class GradientsNotReduced : public RankRule {
     return {};
   }
 
- private:
   // looked: the number of parameters that could be compared.
   static std::optional<RankFinding> LookAt(
       const RankInput& input, const std::vector<std::string>& parameters,

@@ -279,6 +279,32 @@ absl::StatusOr<bool> IsAllSharded(const Globals& globals,
   return all_are_one_number;
 }
 
+// Whether ranks are stages of a pipeline that one seed has started: only some of
+// them compute a loss, and all have most parameters by the same names, which
+// begin with the same numbers.
+absl::StatusOr<bool> AreStages(const Globals& globals,
+                               const RunScanRequest& asked,
+                               const analysis::ScanInput& input) {
+  size_t ranks = 0, held = 0, common = 0;
+  for (const analysis::ScanSeries& series : input.values) {
+    if (!IsParameter(series.name) || series.cells.empty()) continue;
+    const analysis::ScanCell& first = series.cells.front();
+    if (first.count > 1 && first.largest != first.smallest) return false;
+    held += first.count;
+    common = first.count > ranks ? 1 : common + (first.count == ranks ? 1 : 0);
+    ranks = std::max<size_t>(ranks, first.count);
+  }
+  if (2 * common * ranks < held) return false;
+  // A step of several micro batches has several losses.
+  for (const char* const loss :
+       {"Training.0.debug.loss", "Training.0.debug.loss.*"}) {
+    RP_ASSIGN_OR_RETURN(const auto losses,
+                        ReadRanks(globals, asked, loss, input.steps.front()));
+    if (!losses.empty()) return losses.size() < ranks;
+  }
+  return false;
+}
+
 // Returns the only rank whose number differs from the others', or -1.
 int64_t Stranger(const std::map<int64_t, double>& numbers) {
   std::map<double, std::vector<int64_t>> by_value;
@@ -348,7 +374,9 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   if (absl::c_any_of(scan.findings, is_of_replicas)) {
     RP_ASSIGN_OR_RETURN(const bool all_sharded,
                         IsAllSharded(globals, asked, scan.input));
-    if (all_sharded) std::erase_if(scan.findings, is_of_replicas);
+    RP_ASSIGN_OR_RETURN(const bool are_stages,
+                        AreStages(globals, asked, scan.input));
+    if (all_sharded || are_stages) std::erase_if(scan.findings, is_of_replicas);
   }
   for (analysis::ScanFinding& finding : scan.findings) {
     if (finding.kind != analysis::ScanKind::kRanksPart &&

@@ -705,6 +705,38 @@ def sound_replicas():
     return fit(net, loss_of)
 
 
+def sound_stages():
+    """Stages of a pipeline that one seed has started with the same numbers: four of them (BUG=0), two with two replicas each (BUG=1)."""
+    rank, _ = begin()
+    last, pairs = 1 if BUG else 3, [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    stage, peer = (rank // 2, 2) if BUG else (rank, 1)
+    net = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D), nn.Tanh())
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(97 * step + (rank % 2 if BUG else 0) + 7 * SEED)
+        x = torch.randn(16, D, generator=generator)
+        target = torch.tanh(x.roll(1, -1))
+        hidden = x.clone()
+        if stage > 0:
+            dist.recv(hidden, rank - peer)
+            hidden.requires_grad_()
+        opt.zero_grad()
+        out = net(hidden)
+        if stage == last:
+            F.mse_loss(out, target).backward()
+        else:
+            dist.send(out.detach(), rank + peer)
+            gradient = torch.empty_like(out)
+            dist.recv(gradient, rank + peer)
+            out.backward(gradient)
+        if stage > 0:
+            dist.send(hidden.grad, rank - peer)
+        for p in net.parameters() if BUG else []:
+            dist.all_reduce(p.grad, group=pairs[stage])
+            p.grad /= 2
+        opt.step()
+
+
 # Ranks, and a part of the first answer; "": no rule finds it, or both are sound.
 CASES = {
     "bias_on_each_rank": (2, "bias-summed"), "shared_keys_not_summed": (2, "attn."), "input_gradient_not_summed": (2, "gradients-not-reduced"),
@@ -719,6 +751,7 @@ CASES = {
     "contrast_without_gradient": (2, ""), "scaler_of_each_shard": (2, "loss-scale-parts"), "broadcast_by_rank_0": (2, "update-undone"),
     "dropout_of_copies": (2, "gradients-not-reduced"), "message_overwritten": (2, "message-overwritten"),
     "sound_dtensor": (2, ""), "sound_sharded_optimizer": (2, ""), "sound_schedule": (2, ""), "sound_replicas": (2, ""), "sound_parts": (2, ""),
+    "sound_stages": (4, ""),
 }
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ SMOKE = ["torch_cnn", "torch_encoder", "torch_checkpoint", "ddp", "fsdp2"]
 ALL = os.environ.get("RANKPROBE_WORKLOADS") == "all"
 NAMES = list(programs.PROGRAMS) if ALL else SMOKE
 EXPECTED = json.loads((HERE / "expected_differences.json").read_text())
-# What diagnose rightly says of two of the programs.
+# What diagnose rightly says of some of the programs.
 FINDINGS = {
+    # Each rank draws its batch from the same seed.
+    "ddp": "same-batch-on-ranks",
+    "ddp_accumulate": "same-batch-on-ranks",
     # It is trained to name the tokens that went in.
     "torch_lstm": "label-shift",
     # A weight of 1 in bfloat16 does not change by 0.001.
