@@ -43,7 +43,8 @@ def cases_of(file: str) -> dict[str, tuple[int, str]]:
     return cases
 
 
-PROGRAMS = {name: file for file in ("mechanisms.py", "mistakes.py", "objectives.py", "parallel.py", "published.py") for name in cases_of(file)}
+FILES = ("mechanisms.py", "models.py", "ranks.py", "sound.py", "mistakes.py", "objectives.py", "parallel.py", "published.py")
+PROGRAMS = {name: file for file in FILES for name in cases_of(file)}
 MECHANISMS = {name: case for file in dict.fromkeys(PROGRAMS.values()) for name, case in cases_of(file).items()}
 EXPECTED |= {name: expected for name, (_, expected) in MECHANISMS.items()}
 RANKS |= {name: ranks for name, (ranks, _) in MECHANISMS.items()}
