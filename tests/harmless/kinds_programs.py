@@ -191,6 +191,9 @@ for i in range(STEPS):
         with record_function("mine"): l = m(torch.randn(2, 4)).sum()
         """ + _STEP + """
     print(sorted((e.key, e.count, str(e.input_shapes)) for e in p.key_averages(group_by_input_shape=True) if not e.key.startswith("Activity")))
+    d.start(m)
+    with profile() as p: m(torch.ones(2, 4, requires_grad=True))
+    print(sorted((e.key, e.count) for e in p.key_averages() if not e.key.startswith("Activity"))); d.stop(); d.step()
 result = [m, o, l]
 """),
     "functions_with_transforms": ("pytorch/functorch#1124", """

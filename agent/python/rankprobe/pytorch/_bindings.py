@@ -303,8 +303,15 @@ def _node_types() -> tuple[type, bool]:
 
 def _accumulator(leaf: torch.Tensor) -> Any:
     """Returns the autograd node that accumulates the gradient of `leaf`."""
-    with torch.enable_grad(), without_own_dispatch(leaf):
-        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    profiled = torch._C._autograd._profiler_enabled()  # A profiler of the program would count the operator.
+    if profiled:
+        torch._C._autograd._enable_record_function(False)
+    try:
+        with torch.enable_grad(), without_own_dispatch(leaf):
+            return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    finally:
+        if profiled:
+            torch._C._autograd._enable_record_function(True)
 
 
 def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
