@@ -191,6 +191,9 @@ for i in range(STEPS):
         with record_function("mine"): l = m(torch.randn(2, 4)).sum()
         """ + _STEP + """
     print(sorted((e.key, e.count, str(e.input_shapes)) for e in p.key_averages(group_by_input_shape=True) if not e.key.startswith("Activity")))
+    d.start(m)
+    with profile() as p: m(torch.ones(2, 4, requires_grad=True))
+    print(sorted((e.key, e.count) for e in p.key_averages() if not e.key.startswith("Activity"))); d.stop(); d.step()
 result = [m, o, l]
 """),
     "functions_with_transforms": ("pytorch/functorch#1124", """
@@ -427,5 +430,24 @@ try:
         F.softmax.__defaults__ = (0, 3, (torch.float64, torch.float32)[i % 2]); print(F.softmax(torch.ones(2), 0).dtype)
 finally: F.dropout.__defaults__, F.layer_norm.__defaults__, F.softmax.__defaults__ = kept
 result = [m, o, l]
+"""),
+    "subclass_counts_its_operators": ("pytorch/pytorch#85826", """
+from torch.utils._pytree import tree_map
+class W(torch.Tensor):
+    count = 0
+    @staticmethod
+    def __new__(cls, t, requires_grad=False): return torch.Tensor._make_wrapper_subclass(cls, t.shape, dtype=t.dtype, requires_grad=requires_grad)
+    def __init__(s, t, requires_grad=False): s.t = t
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    @classmethod
+    def __torch_dispatch__(cls, f, types, args=(), kwargs=None):
+        W.count += 1; un = lambda e: e.t if isinstance(e, W) else e; y = f(*tree_map(un, args), **tree_map(un, kwargs or {}))
+        return W(y) if f is torch.ops.aten.detach.default else y * (1 + 1e-3 * torch.rand(())) if y.is_floating_point() else y
+class T(nn.Module):
+    def forward(s, x): return s.w * x
+m = nn.Sequential(nn.Linear(3, 3), T()); m[1].register_buffer("w", W(torch.ones(3))); o = torch.optim.SGD(m.parameters(), lr=.1)
+for i in range(STEPS):
+    d.start(m); l = m(W(torch.ones(2, 3))).sum(); """ + _STEP + """    print(W.count)
+result = [m[0], o, l]
 """),
 }

@@ -54,7 +54,7 @@ _NO_DISPATCH = getattr(torch.Tensor, "__torch_dispatch__", None)
 
 
 @contextlib.contextmanager
-def _without_own_dispatch(tensor: Any) -> Iterator[None]:
+def without_own_dispatch(tensor: Any) -> Iterator[None]:
     """Context manager in which operations on `tensor` do not call a __torch_dispatch__ of its class."""
     if getattr(type(tensor), "__torch_dispatch__", None) is _NO_DISPATCH:
         yield
@@ -167,7 +167,7 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
                 "global_shape": _sizes(tensor)}
     if getattr(tensor, "is_nested", False):
         return {**describe_plain(tensor.values()), "requires_grad": bool(tensor.requires_grad)}
-    with _without_own_dispatch(tensor):
+    with without_own_dispatch(tensor):
         return describe_plain(tensor)
 
 
@@ -303,8 +303,15 @@ def _node_types() -> tuple[type, bool]:
 
 def _accumulator(leaf: torch.Tensor) -> Any:
     """Returns the autograd node that accumulates the gradient of `leaf`."""
-    with torch.enable_grad(), _without_own_dispatch(leaf):
-        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    profiled = torch._C._autograd._profiler_enabled()  # A profiler of the program would count the operator.
+    if profiled:
+        torch._C._autograd._enable_record_function(False)
+    try:
+        with torch.enable_grad(), without_own_dispatch(leaf):
+            return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    finally:
+        if profiled:
+            torch._C._autograd._enable_record_function(True)
 
 
 def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ import torch.utils._python_dispatch
 from rankprobe import _native
 from rankprobe._harmless import SECRET, environment
 from rankprobe.pytorch import _walk
+from rankprobe.pytorch._bindings import without_own_dispatch
 from rankprobe.pytorch._generators import numpy_state, python_state
 from rankprobe.pytorch._modules import is_compiled, uncompiled_path
 from rankprobe.pytorch._process import is_distributed
@@ -75,7 +76,7 @@ def _without_modes() -> ContextManager[Any]:
 
 def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     """Returns a digest of the first `limit_bytes` of the elements, such as "float32[2, 3] 91c0..", without the digits if they cannot be
-    read. Calls no __torch_function__ and no mode of the program, which would trace the reading."""
+    read. Calls no __torch_function__, __torch_dispatch__ or mode of the program, which would trace the reading."""
     with torch._C.DisableTorchFunction(), _without_modes():
         return _digest(tensor, limit_bytes)
 
@@ -85,8 +86,9 @@ def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
     # Plain tensors are read without an operator, which a profiler of the program would count.
     if type(local) not in (torch.Tensor, torch.nn.Parameter):
-        local = local.detach()
-    if type(local) not in (torch.Tensor, torch.nn.Parameter):
+        with without_own_dispatch(local):
+            local = local.detach()
+    if type(local) not in (torch.Tensor, torch.nn.Parameter) or not all(type(size) is int for size in local.shape):
         return head  # For example a FakeTensor, which has no memory, and whose symbolic sizes must not be specialized.
     if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not _BASE.numel(local):
         return head
