@@ -155,6 +155,23 @@ TEST(DiagnosisTextTest, ACommandThatRecordsSeveralThingsIsPrintedOnce) {
                         "record\nNot judged: c\n  to record it: another\n"));
 }
 
+TEST(DiagnosisTextTest, ALongListIsCut) {
+  std::string names = "rules without a violation: rule-number-0", few = names;
+  for (int i = 1; i < 30; ++i) absl::StrAppend(&names, ", rule-number-", i);
+  for (int i = 1; i < 12; ++i) absl::StrAppend(&few, ", rule-number-", i);
+  DiagnosisReport report;
+  report.Healthy(names);
+  report.Healthy(few);
+  report.Unjudged("a sentence with, commas, " + std::string(300, 'x'), "");
+  ::testing::internal::CaptureStdout();
+  PrintDiagnosis(report.Take(), "", 0);
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(said,
+              HasSubstr("rule-number-10, and 19 more (--json lists them)"));
+  EXPECT_THAT(said, HasSubstr(few + "\n"));
+  EXPECT_THAT(said, HasSubstr("commas, " + std::string(300, 'x') + "\n"));
+}
+
 TEST(RunRulesTest, WhatWasNotJudgedIsSaidByWhatItNeeds) {
   RunScan scan;
   scan.head.set_steps(3);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/output/diagnosis_text.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "cli/output/output.h"
 #include "common/text/counted.h"
 
@@ -12,6 +16,26 @@ namespace rankprobe {
 namespace {
 
 constexpr int kShownNumbers = 6;
+// Bytes of a line that lists what is sound or was not judged, and the items that
+// are left out at least.
+constexpr size_t kShownList = 200;
+constexpr int64_t kLeastLeftOut = 4;
+
+// Cuts a long list, so that the answer stays on one screen.
+std::string Shortened(absl::string_view text) {
+  if (text.size() <= kShownList) return std::string(text);
+  const absl::string_view separator =
+      absl::StrContains(text, "; ") ? "; " : ", ";
+  const size_t end = text.rfind(separator, kShownList);
+  if (end == absl::string_view::npos) return std::string(text);
+  int64_t left_out = 0;
+  for (size_t at = end; at != absl::string_view::npos;
+       at = text.find(separator, at + 1))
+    ++left_out;
+  if (left_out < kLeastLeftOut) return std::string(text);
+  return absl::StrCat(text.substr(0, end), separator, "and ", left_out,
+                      " more (--json lists them)");
+}
 
 void PrintFinding(const v1::DiagnoseReport::Finding& finding,
                   const char* title) {
@@ -62,10 +86,10 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
                                               : "Then");
   }
   for (const std::string& text : report.healthy())
-    Print(stdout, "Sound: %s\n", text);
+    Print(stdout, "Sound: %s\n", Shortened(text));
   for (int i = 0; i < report.unjudged_size(); ++i) {
     const v1::DiagnoseReport::Unjudged& unjudged = report.unjudged(i);
-    Print(stdout, "Not judged: %s\n", unjudged.what());
+    Print(stdout, "Not judged: %s\n", Shortened(unjudged.what()));
     // Successive entries that need the same command share it.
     const bool is_last = i + 1 == report.unjudged_size() ||
                          report.unjudged(i + 1).record() != unjudged.record();
