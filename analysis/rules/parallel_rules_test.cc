@@ -381,6 +381,22 @@ TEST_F(ParallelRulesTest, StagesOfAPipelineAreNoReplicas) {
   EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
 }
 
+// One seed has started the experts of the ranks, which no reduction sums.
+TEST_F(ParallelRulesTest, ExpertsOfRanksAreNoReplicas) {
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t p = 0; p < 5; ++p)
+        Gradient(r, absl::StrCat("l", p), i, Some(p, 3), Some(p, i),
+                 Some(p, i));
+      Gradient(r, "moe.experts.0", i, i == 0 ? Some(7, 3) : Some(7, i, r),
+               Some(8, i, r), Some(8, i, r));
+    }
+  }
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+  At(1, "Distributed.all_to_all_single.0.forward.0.output.0", 0) = Some(1, 1);
+  EXPECT_THAT(Find("gradients-not-reduced"), IsEmpty());
+}
+
 // Stages before the last one compute no loss and pass tensors.
 TEST_F(ParallelRulesTest, StagesWithoutALossAreNoReplicas) {
   input_.ranks.emplace_back().rank = 2;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/parting_place.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/scan/scan.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -25,9 +26,9 @@ class GradientsNotReduced : public RankRule {
   }
   absl::string_view twin() const override {
     return "shards, whose parameters differ too, but for those that begin as "
-           "one number; stages of a pipeline that one seed has started; ranks "
-           "that train alone on purpose between two averagings of weights "
-           "(local SGD) are found";
+           "one number; stages of a pipeline and experts that one seed has "
+           "started; ranks that train alone on purpose between two averagings "
+           "of weights (local SGD) are found";
   }
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return 1; }
@@ -50,7 +51,9 @@ class GradientsNotReduced : public RankRule {
 
  private:
   static std::vector<RankFinding> LookAtAll(const RankInput& input) {
-    const std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
+    std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
+    if (std::any_of(input.ranks.begin(), input.ranks.end(), ExchangesTokens))
+      std::erase_if(parameters, IsOfExpert);
     // Gradients that begin to differ later are found by reduced-gradient-parts.
     for (size_t i = 0; i < input.steps.size(); ++i) {
       size_t looked = 0;
@@ -60,6 +63,12 @@ class GradientsNotReduced : public RankRule {
       if (looked > 0) break;
     }
     return {};
+  }
+
+  static bool ExchangesTokens(const RankSeries& rank) {
+    return std::any_of(
+        rank.values.begin(), rank.values.end(),
+        [](const auto& value) { return IsOfExchange(value.first); });
   }
 
   // looked: the number of parameters that could be compared.

@@ -263,8 +263,10 @@ class Scanner {
   }
 
   void FindNames() {
-    for (size_t value = 0; value < input_.values.size(); ++value)
+    for (size_t value = 0; value < input_.values.size(); ++value) {
       by_name_.emplace(input_.values[value].name, value);
+      exchanges_ = exchanges_ || IsOfExchange(input_.values[value].name);
+    }
   }
 
   // Returns null if the value was not recorded. `what` is a name such as
@@ -289,6 +291,7 @@ class Scanner {
     if (!absl::StartsWith(name, "Parameter.") &&
         !absl::StartsWith(name, "Update."))
       return false;
+    if (exchanges_ && IsOfExpert(name)) return false;
     const std::vector<ScanCell>* const parameter =
         OfParameter(name, "Parameter", "param");
     if (parameter == nullptr) return true;
@@ -576,6 +579,8 @@ class Scanner {
   // By kind, over all steps.
   absl::flat_hash_map<absl::string_view, double> largest_gradients_;
   absl::flat_hash_map<std::string, size_t> by_name_;
+  // Whether ranks exchange parts, as the tokens of experts.
+  bool exchanges_ = false;
 };
 
 }  // namespace
@@ -658,6 +663,14 @@ bool MayBeMask(absl::string_view name,
       absl::StrSplit(call, absl::MaxSplits('.', 2));
   return std::find(std::begin(kFill), std::end(kFill), words[1]) !=
          std::end(kFill);
+}
+
+bool IsOfExchange(absl::string_view name) {
+  return absl::StrContains(name, "all_to_all");
+}
+
+bool IsOfExpert(absl::string_view name) {
+  return absl::StrContains(name, "expert");
 }
 
 void SortFindings(std::vector<ScanFinding>* findings) {

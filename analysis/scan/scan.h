@@ -97,6 +97,13 @@ bool MayBeMask(absl::string_view name,
 // empty text for other values.
 absl::string_view ForwardOf(absl::string_view name);
 
+// Whether the value is of a call that exchanges parts between all ranks.
+bool IsOfExchange(absl::string_view name);
+// Whether a parameter is of an expert, by its name. Ranks that exchange tokens
+// hold experts of their own, which one seed may have started with the same
+// numbers, so that they are no replicas.
+bool IsOfExpert(absl::string_view name);
+
 // Sorts by step, and within a step by the order of execution.
 void SortFindings(std::vector<ScanFinding>* findings);
 

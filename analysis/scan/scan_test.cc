@@ -302,6 +302,18 @@ TEST_F(ScanTest, OnlyWhatIsReplicatedIsComparedOverRanks) {
   EXPECT_EQ(One(ScanKind::kNotAlike).name, "Parameter.b.weight.0.debug.grad");
 }
 
+TEST_F(ScanTest, ExpertsOfRanksThatExchangeTokensAreNoReplicas) {
+  ScanSeries held;
+  held.name = "Parameter.mlp.experts.0.weight.0.debug.param";
+  for (size_t i = 0; i < kSteps; ++i)
+    held.cells.push_back(i == 0 ? Of(1, 1) : Of(1.1, 1));
+  input_.values.push_back(held);
+  EXPECT_EQ(One(ScanKind::kRanksPart).name, held.name);
+  held.name = "Distributed.all_to_all_single.0.forward.input.0";
+  input_.values.push_back(held);
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
 TEST_F(ScanTest, APipelineWhoseStagesHoldTheCompleteModel) {
   // Two of the four ranks train the weight, so it differs from the first step
   // on.

@@ -196,12 +196,13 @@ class Exchange(torch.autograd.Function):
 
 
 class Experts(nn.Module):
-    """One expert a rank; half of the tokens of each rank go to each."""
+    """One expert a rank; half of the tokens of each rank go to each. one_seed: all of them begin with the same numbers."""
+    one_seed = False
 
     def __init__(self):
         super().__init__()
         all_of = [Mlp() for _ in range(dist.get_world_size())]
-        self.expert = all_of[dist.get_rank()]
+        self.expert = all_of[0 if self.one_seed else dist.get_rank()]
         self.router = nn.Linear(D, 1, bias=False)
 
     def forward(self, x):
@@ -705,6 +706,20 @@ def sound_replicas():
     return fit(net, loss_of)
 
 
+def sound_experts():
+    """Experts of each rank, which one seed has started with the same numbers; clipped by one norm (BUG=1)."""
+    Experts.one_seed = True
+
+    def between(net, average):
+        average()
+        if BUG:
+            both = [sum((p.grad ** 2).sum() for n, p in net.named_parameters() if (".expert." in n) == is_expert) for is_expert in (True, False)]
+            dist.all_reduce(both[0])
+            clip(net, (both[0] + both[1]).sqrt(), 0.3)
+
+    experts(between)
+
+
 def sound_stages():
     """Stages of a pipeline that one seed has started with the same numbers: four of them (BUG=0), two with two replicas each (BUG=1)."""
     rank, _ = begin()
@@ -751,7 +766,7 @@ CASES = {
     "contrast_without_gradient": (2, ""), "scaler_of_each_shard": (2, "loss-scale-parts"), "broadcast_by_rank_0": (2, "update-undone"),
     "dropout_of_copies": (2, "gradients-not-reduced"), "message_overwritten": (2, "message-overwritten"),
     "sound_dtensor": (2, ""), "sound_sharded_optimizer": (2, ""), "sound_schedule": (2, ""), "sound_replicas": (2, ""), "sound_parts": (2, ""),
-    "sound_stages": (4, ""),
+    "sound_stages": (4, ""), "sound_experts": (2, ""),
 }
 
 if __name__ == "__main__":
