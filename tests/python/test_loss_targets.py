@@ -221,14 +221,19 @@ def test_buffers_of_the_state_are_recorded_as_they_are_then():
     assert torch.equal(capture.saved["Buffer.bias"]["buffer"], torch.ones(4))
 
 
-def test_updates_that_rounding_drops():
-    monitor = Monitor(None)
-    for dtype, told in ((torch.bfloat16, [2, 3]), (torch.float32, None)):
-        weight = torch.nn.Parameter(torch.ones(4, dtype=dtype))
-        weight.grad = torch.tensor([1, 1, 1, 0], dtype=dtype)
-        before = monitor._copied(weight)
-        with torch.no_grad():
-            weight -= torch.tensor([0.5, 1e-4, 1e-4, 0], dtype=dtype)
-            monitor._added(weight, before)
-        rounded = monitor._targets().get("rounded_updates")
+@pytest.mark.parametrize("dtype, training, told", [(torch.bfloat16, True, [2, 3]), (torch.bfloat16, False, None), (torch.float32, True, None)])
+def test_updates_that_rounding_drops(dtype, training, told):
+    model, capture = torch.nn.Linear(4, 1, bias=False).to(dtype), _Capture()
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    monitor = Monitor(capture)
+    for _ in range(2):
+        monitor.begin_step({"monitor": {**dict.fromkeys(("parameters", "optimizer", "weight_gradients"), False), "updates": True,
+                                        "training": training}, "list": []}, model)
+        model.weight.grad = torch.tensor([[0.5, 1e-4, 1e-4, 0]], dtype=dtype)
+        optimizer.step()
+        monitor.end_recording()
+        monitor.end_step()
+        rounded = capture.saved.pop("Training", {}).get("rounded_updates")
         assert told == (rounded if rounded is None else [one.item() for one in rounded])
+        assert not monitor._rounded, "nothing is kept from step to step"

@@ -13,7 +13,7 @@ from rankprobe.pytorch._layout_graph import mixed_views, positions_of_batch
 from rankprobe.pytorch._loss_graph import probabilities
 from rankprobe.pytorch._loss_targets import LossTargets, _checksum, _nodes
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
-from rankprobe.pytorch._term_graph import minimised_likelihood
+from rankprobe.pytorch._term_graph import minimised_likelihood, terms_of
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
 N, D = 16, 8
@@ -77,7 +77,7 @@ def test_labels_of_pairs():
 ])
 def test_the_sign_of_a_likelihood(loss, told):
     x = nn.Linear(D, D)(torch.randn(N, D))
-    assert [one.item() for one in minimised_likelihood(loss(x, torch.arange(N) % D).grad_fn)] == told
+    assert [one.item() for one in minimised_likelihood(terms_of(loss(x, torch.arange(N) % D).grad_fn))] == told
 
 
 def test_a_softmax_over_the_batch():

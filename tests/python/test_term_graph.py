@@ -11,7 +11,7 @@ from torch import nn
 from rankprobe.pytorch._leaf_graph import image_range, stale_casts
 from rankprobe.pytorch._loss_targets import _nodes
 from rankprobe.pytorch._modes import Modes
-from rankprobe.pytorch._term_graph import DIVERGENCE, ENTROPY, inverted_term
+from rankprobe.pytorch._term_graph import DIVERGENCE, ENTROPY, inverted_term, terms_of
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
 N, D = 16, 8
@@ -22,7 +22,7 @@ def _read(reader, loss: torch.Tensor) -> list[float]:
 
 
 def _told(loss: torch.Tensor) -> list[float]:
-    return [one.item() for one in inverted_term(loss.grad_fn)]
+    return [one.item() for one in inverted_term(terms_of(loss.grad_fn))]
 
 
 def _normal(mean: torch.Tensor, log: torch.Tensor) -> torch.Tensor:

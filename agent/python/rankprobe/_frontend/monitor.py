@@ -141,6 +141,9 @@ class Monitor:
         """Returns the difference to `before` as a tensor; may overwrite `before`."""
         raise NotImplementedError
 
+    def _note_update(self, parameter: Any, update: Any) -> None:
+        """Called for each update in steps that record training values, for _targets()."""
+
     def _number(self, value: float) -> Any:
         """Returns a tensor of one float64."""
         raise NotImplementedError
@@ -270,7 +273,11 @@ class Monitor:
             if one is not optimizer:
                 continue  # Its step ended with an exception.
             for name, parameter, old in before:
-                values: dict[str, Any] = {} if old is None else {"update": self._added(parameter, old)}
+                values: dict[str, Any] = {}
+                if old is not None:
+                    values["update"] = self._added(parameter, old)
+                    if spec["training"]:
+                        self._note_update(parameter, values["update"])
                 if spec["parameters"]:
                     values["param"] = self._plain(parameter)
                 self._capture.save_monitored(f"Update.{name}", values)

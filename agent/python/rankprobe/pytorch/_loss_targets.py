@@ -21,7 +21,7 @@ from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, 
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._place_graph import rotary_places
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
-from rankprobe.pytorch._term_graph import inverted_term, minimised_likelihood
+from rankprobe.pytorch._term_graph import inverted_term, minimised_likelihood, terms_of
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
 # Limits: nodes near a loss; calls of a step; nodes of a model; steps in which the complete graph is read.
@@ -147,10 +147,10 @@ class LossTargets:
         if self._shape_steps >= _GRAPH_STEPS or self._losses >= _MOST_LOSSES:
             return
         self._losses += 1
-        near, nodes = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES))
+        near, nodes, terms = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES)), terms_of(root)
         read = {"loss_broadcast": loss_broadcast(near), "unreachable_targets": unreachable_targets(near), "moving_target": moving_target(near),
                 "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
-                "minimised_likelihood": minimised_likelihood(root), "inverted_term": inverted_term(root),
+                "minimised_likelihood": minimised_likelihood(terms), "inverted_term": inverted_term(terms),
                 "stale_casts": stale_casts(nodes), "image_range": image_range(nodes), "pooled_over_batch": pooled_over_batch(nodes),
                 "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes), "positions_of_batch": positions_of_batch(nodes)}
         if self.known:

@@ -104,11 +104,13 @@ class Monitor(monitor.Monitor):
         hooks = self._modes.hooks()
         if hooks is not None:
             values["hooks"] = self._number(hooks)
-        values["unlearned_norms"] = self._modes.unlearned_norms()
-        if self._rounded and len({one.device for one in self._rounded}) == 1:
+        norms = self._modes.unlearned_norms()
+        if norms:
+            values["unlearned_norms"] = norms
+        if len({one.device for one in self._rounded}) == 1:
             values["rounded_updates"] = list(torch.stack(self._rounded).sum(0))
         self._rounded = []
-        return {name: value for name, value in values.items() if not isinstance(value, list) or value}
+        return values
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
         names = parameter_names(model, wanted)
@@ -226,13 +228,15 @@ class Monitor(monitor.Monitor):
         """Writes into the copy `before` if possible, since allocating memory costs more than the subtraction."""
         now = _local(parameter).detach()
         same = now.dtype == before.dtype and now.shape == before.shape and now.device == before.device and not now.is_sparse
-        added = torch.sub(now, before, out=before) if same else torch.sub(now, before)
-        gradient = _local(parameter.grad) if same and now.dtype in (torch.bfloat16, torch.float16) else None
+        return torch.sub(now, before, out=before) if same else torch.sub(now, before)
+
+    def _note_update(self, parameter: Any, update: Any) -> None:
+        gradient = _local(parameter.grad) if update.dtype in (torch.bfloat16, torch.float16) else None
         # A subclass may have code of its own.
-        if type(gradient) is torch.Tensor and not gradient.is_sparse and gradient.shape == added.shape:
+        if (type(gradient) is torch.Tensor and not gradient.is_sparse and gradient.shape == update.shape
+                and gradient.device == update.device):
             has_gradient = gradient != 0
-            self._rounded.append(torch.stack([(has_gradient & (added == 0)).sum(), has_gradient.sum()]).double())
-        return added
+            self._rounded.append(torch.stack([(has_gradient & (update == 0)).sum(), has_gradient.sum()]).double())
 
     def _number(self, value: float) -> Any:
         return torch.tensor(value, dtype=torch.float64)

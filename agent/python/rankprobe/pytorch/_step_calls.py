@@ -74,7 +74,8 @@ class StepCalls:
 
     def take(self) -> dict[str, list[int]]:
         """Returns `clips`: clippings without a backward since the last step of an optimizer, clippings of parameters that were clipped
-        before the last backward, and all; `empty_clips`: those of no parameters, as of a generator that is used up; and `fresh_optimizers`: those whose state begins with this step, and all that stepped."""
+        before the last backward, and all; `empty_clips`: those of no parameters, as of a generator that is used up; and
+        `fresh_optimizers`: those whose state begins with this step, and all that stepped."""
         made: dict[str, list[int]] = {}
         if self._clips:
             made["clips"] = [self._misplaced + self._is_early, self._repeated, self._clips]

@@ -8,7 +8,7 @@ stay on their device, and nothing waits for them.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,17 +54,19 @@ def _inner(term: _Term) -> list[_Term]:
     return [_Term(part, number, sign, is_known & (factor.detach() > 0))]
 
 
-def _terms(root: Any) -> Iterator[_Term]:
-    """Yields the terms of a loss. Products of a constant and log-probabilities are terms of their own."""
+def terms_of(root: Any) -> list[_Term]:
+    """Returns the terms of a loss. Products of a constant and log-probabilities are terms of their own."""
     line = [_Term(root, 0, torch.tensor(1.0, dtype=torch.float64), torch.tensor(True))]
+    terms = []
     for term in line:
         if term.node is None:
             continue
         inner = [] if _weighed(term.node) is not None else _inner(term)
         if not inner:
-            yield term
+            terms.append(term)
         elif len(line) < _MOST_TERMS:
             line += inner
+    return terms
 
 
 def _logarithm(node: Any) -> str:
@@ -80,9 +82,8 @@ def _weighed(node: Any) -> Any:
     return factor if is_weight and node.name() == "MulBackward0" else None
 
 
-def minimised_likelihood(root: Any) -> list[Any]:
+def minimised_likelihood(terms: list[_Term]) -> list[Any]:
     """Returns 1 if the loss is a likelihood whose sign is wrong, 0 if it is right. Returns [] if the loss is not one mean likelihood."""
-    terms = list(_terms(root))
     if len(terms) != 1 or _weighed(terms[0].node) is not None:
         return []
     node, _, sign, is_known = terms[0]
@@ -93,11 +94,10 @@ def minimised_likelihood(root: Any) -> list[Any]:
     return []
 
 
-def inverted_term(root: Any) -> list[Any]:
+def inverted_term(terms: list[_Term]) -> list[Any]:
     """Returns DIVERGENCE if the loss falls while a divergence grows: that of two distributions (kl_div), or of a normal distribution from
     the standard one, whose exponential (or variance) and logarithm have the wrong signs. Returns ENTROPY if a policy gradient is
     together with an entropy that is minimised. Returns 0 if the signs are right, and [] if the loss has no such term."""
-    terms = list(_terms(root))
     by_result = {(term.node, term.number): term for term in terms}
     found: list[torch.Tensor] = []
     entropies: list[torch.Tensor] = []
@@ -154,4 +154,4 @@ def _is_entropy(node: Any) -> bool:
     return False
 
 
-__all__ = ["inverted_term", "minimised_likelihood"]
+__all__ = ["inverted_term", "minimised_likelihood", "terms_of"]
