@@ -415,7 +415,7 @@ class ClipMisplaced : public RankRule {
       finding.step = input.steps[first];
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.name = "Training.0.debug.clips.0";
-      // An optimizer steps beside it.
+      // Clippings of some gradients may belong to another optimizer.
       finding.exact = empty + 1 >= steps;
       finding.what = absl::StrCat(
           "in ", std::max({behind, repeated, empty}), " of ", steps,

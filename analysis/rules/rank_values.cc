@@ -256,8 +256,14 @@ class Stages {
   explicit Stages(const RankInput& input) {
     for (const RankSeries& rank : input.ranks) {
       bool has_loss = false, passes = false;
-      for (size_t i = 0; i < input.steps.size() && !has_loss; ++i)
-        has_loss = !TrainingAt(rank, "loss", i).empty();
+      // A step of several micro batches has several losses.
+      for (const char* const name :
+           {"Training.0.debug.loss", "Training.0.debug.loss.0"}) {
+        const std::vector<RankCell>* const cells = rank.Find(name);
+        has_loss =
+            has_loss || (cells != nullptr &&
+                         std::any_of(cells->begin(), cells->end(), IsFinite));
+      }
       for (auto it = rank.values.lower_bound("Distributed.");
            it != rank.values.end() && !passes &&
            absl::StartsWith(it->first, "Distributed.");

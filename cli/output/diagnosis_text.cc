@@ -16,8 +16,7 @@ namespace rankprobe {
 namespace {
 
 constexpr int kShownNumbers = 6;
-// Bytes of a line that lists what is sound or was not judged, and the items that
-// are left out at least.
+// A longer list is cut, unless that would leave out fewer items than this.
 constexpr size_t kShownList = 200;
 constexpr int64_t kLeastLeftOut = 4;
 

@@ -5,8 +5,6 @@ import copy
 
 from loops import *
 
-CASE = os.environ["CASE"]
-
 
 def lost_micro_batches():
     """zero_grad() stands inside the loop over micro batches."""
@@ -341,7 +339,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    if CASES[CASE][0] == 1:
-        torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

@@ -5,8 +5,6 @@ import copy
 
 from common import *
 
-CASE = os.environ["CASE"]
-
 
 class Cnn(nn.Module):
     def __init__(self, classes=10, norm=nn.BatchNorm2d, drop=0.0):
@@ -296,6 +294,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

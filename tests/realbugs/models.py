@@ -2,8 +2,6 @@
 """Faults of models and losses that many published bugs are made of. CASE names one, BUG=0 is the sound twin."""
 from loops import *
 
-CASE = os.environ["CASE"]
-
 
 def labels_not_shifted():
     """The labels are the tokens that went in."""
@@ -509,7 +507,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    if CASES[CASE][0] == 1:
-        torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

@@ -6,8 +6,6 @@ import copy
 from common import *
 from mistakes import ActorCritic, Cnn, classify, generator, images
 
-CASE = os.environ["CASE"]
-
 
 def fit(net, loss_of, opt=None, behind=lambda: None):
     """loss_of(step) is the loss; behind() is called after each step of the optimizer."""
@@ -587,6 +585,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

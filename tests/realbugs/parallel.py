@@ -6,8 +6,6 @@ from contextlib import nullcontext
 
 from common import *
 
-CASE = os.environ["CASE"]
-
 
 def begin():
     rank, world = setup()
@@ -770,7 +768,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    if CASES[CASE][0] == 1:
-        torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

@@ -7,8 +7,6 @@ import copy
 from common import *
 from mistakes import Cnn, classify, generator, images
 
-CASE = os.environ["CASE"]
-
 
 def clip_of_used_up_generator():
     """pytorch#148259, torchtitan#1258: the generator of parameters is used up before clip_grad_norm_."""
@@ -262,6 +260,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

@@ -2,8 +2,6 @@
 """Faults of data-parallel training and of collectives. CASE names one, BUG=0 is the sound twin; CASES says how many ranks it needs."""
 from loops import *
 
-CASE = os.environ["CASE"]
-
 
 def clip_norm_of_copies():
     """Tensor parallel: the norm for clipping counts replicated weights once for each rank."""
@@ -294,7 +292,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    if CASES[CASE][0] == 1:
-        torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())

@@ -4,8 +4,6 @@ import copy
 
 from loops import *
 
-CASE = os.environ["CASE"]
-
 
 def sound_directions():
     """Attention in both directions: a masked language model (BUG=0), an encoder beside a decoder of the same length (BUG=1)."""
@@ -487,7 +485,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    if CASES[CASE][0] == 1:
-        torch.manual_seed(SEED)
-    globals()[CASE]()
-    done(0)
+    run_case(globals())
