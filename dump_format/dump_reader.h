@@ -16,7 +16,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "common/io/file_system.h"
 #include "dump_format/json_value.h"
 #include "dump_format/statistics.h"

@@ -5,7 +5,6 @@
 #ifndef RANKPROBE_DUMP_FORMAT_DUMP_ROWS_H_
 #define RANKPROBE_DUMP_FORMAT_DUMP_ROWS_H_
 
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

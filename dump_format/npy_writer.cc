@@ -2,7 +2,6 @@
 #include "dump_format/npy_writer.h"
 
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/match.h"

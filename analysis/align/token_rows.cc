@@ -5,14 +5,12 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <memory>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_reader.h"
 #include "dump_format/dump_rows.h"

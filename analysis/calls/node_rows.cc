@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/calls/node_rows.h"
 
-#include <utility>
-
 #include "absl/strings/match.h"
 #include "common/base/status_macros.h"
 

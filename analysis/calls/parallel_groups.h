@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
 namespace rankprobe::analysis {
 
 struct ParallelLayout {

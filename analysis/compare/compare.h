@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "analysis/compare/entry_match.h"
 #include "analysis/compare/table_sink.h"
 #include "common/io/file_system.h"

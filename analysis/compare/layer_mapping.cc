@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <set>
 #include <utility>
 
@@ -15,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "analysis/calls/call_tree.h"
 #include "common/base/status_macros.h"
 #include "common/records/entry_names.h"

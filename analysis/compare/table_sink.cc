@@ -2,7 +2,6 @@
 #include "analysis/compare/table_sink.h"
 
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

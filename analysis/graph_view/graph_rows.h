@@ -6,7 +6,6 @@
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_ROWS_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "analysis/compare/verdict.h"

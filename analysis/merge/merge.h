@@ -6,7 +6,6 @@
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_H_
 
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_ANOMALY_ORIGIN_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_DIFF_ANALYZE_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_DIFF_ANALYZE_H_
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

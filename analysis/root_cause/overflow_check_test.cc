@@ -6,7 +6,6 @@
 
 #include <tuple>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
 

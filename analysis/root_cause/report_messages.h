@@ -5,7 +5,6 @@
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_REPORT_MESSAGES_H_
 
 #include <string>
-#include <vector>
 
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/root_cause/overflow_check.h"

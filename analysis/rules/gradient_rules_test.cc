@@ -2,7 +2,6 @@
 // Rules on gradients, clipping and micro batches: each on a run that has its
 // fault, and on its sound twin.
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

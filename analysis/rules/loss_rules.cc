@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a cross entropy compares with.
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "analysis/rules/loss_calls.h"
 #include "analysis/rules/rank_rule.h"
 

@@ -2,7 +2,6 @@
 // Compares what a rank received with what the ranks sent: all_gather,
 // broadcast, scatter, gather and all_to_all pass tensors unchanged.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>

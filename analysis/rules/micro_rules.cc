@@ -3,7 +3,6 @@
 // and what micro batches weigh in steps that have fewer of them.
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

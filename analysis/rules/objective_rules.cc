@@ -3,7 +3,6 @@
 // of the graph of the first losses.
 #include <cmath>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"

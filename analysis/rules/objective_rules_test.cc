@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules on objectives, modes and updates: each on a run that has its fault, and
 // on its sound twin.
-#include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
 #include "analysis/rules/testing/rank_input_fixture.h"
 #include "gmock/gmock.h"

@@ -2,12 +2,10 @@
 // What is one tensor and must stay so: on ranks that are replicas, between two
 // modules that are tied.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

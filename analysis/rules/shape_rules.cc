@@ -4,7 +4,6 @@
 // what the monitor records of the graph of the first losses.
 #include <cmath>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"

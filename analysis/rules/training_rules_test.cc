@@ -3,7 +3,6 @@
 // and on its sound twin.
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"

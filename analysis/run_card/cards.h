@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "rankprobe/v1/analysis.pb.h"
 
 namespace rankprobe::analysis {

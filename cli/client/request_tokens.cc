@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/request_tokens.h"
 
-#include <cmath>
 #include <map>
 #include <optional>
 #include <vector>

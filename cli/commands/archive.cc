@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // verify, delete, backup: maintenance of the archive.
 #include <cstdio>
-#include <memory>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"

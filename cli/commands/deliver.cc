@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // deliver: sends the data that ended processes left in a spool directory.
 #include <cstdio>
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"

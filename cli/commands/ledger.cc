@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ledger: the fate of every record and payload of a run.
 #include <cstdio>
-#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 #include <map>
-#include <memory>
 #include <thread>
 
 #include "absl/strings/str_format.h"

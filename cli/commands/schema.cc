@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // schema.
-#include <memory>
 #include <string>
 #include <vector>
 

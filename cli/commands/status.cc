@@ -2,7 +2,6 @@
 // status: the ranks of a collector, or the private collectors of a directory.
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 

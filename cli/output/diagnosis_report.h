@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "analysis/scan/scan.h"
 #include "rankprobe/v1/analysis.pb.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "common/config/plan.h"
 
 namespace rankprobe {

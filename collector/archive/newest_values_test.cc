@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/newest_values.h"
 
-#include <cmath>
 #include <string>
 #include <vector>
 

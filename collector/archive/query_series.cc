@@ -16,7 +16,6 @@
 #include "collector/archive/statistics_grid.h"
 #include "collector/archive/statistics_walk.h"
 #include "common/base/status_macros.h"
-#include "common/text/glob.h"
 
 namespace rankprobe {
 namespace {

@@ -5,9 +5,7 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
 
-#include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"

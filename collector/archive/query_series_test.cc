@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "collector/archive/rollup.h"
 #include "collector/testing/frames.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,6 @@
 #define RANKPROBE_COLLECTOR_ARCHIVE_REQUEST_CUT_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 

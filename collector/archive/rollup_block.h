@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "collector/store/number_column.h"
-#include "collector/store/store.h"
+#include "collector/store/series_writer.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe {

@@ -7,7 +7,6 @@
 #define RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 
 #include "absl/functional/function_ref.h"

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "collector/archive/packed_row.h"

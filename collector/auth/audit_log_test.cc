@@ -2,7 +2,6 @@
 #include "collector/auth/audit_log.h"
 
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/testing/fault_file_system.h"

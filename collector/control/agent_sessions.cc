@@ -15,7 +15,6 @@
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
-#include "common/base/version.h"
 #include "common/config/trigger_spec.h"
 #include "common/text/counted.h"
 #include "common/text/visible_text.h"
@@ -140,7 +139,6 @@ absl::StatusOr<AgentSessions::Admission> AgentSessions::Admit(
 void AgentSessions::WelcomeWith(const v1::Hello& hello, RunState* run,
                                 AgentSession* agent, v1::Welcome* welcome) {
   welcome->set_session_id(agent->id);
-  welcome->set_collector_version(Version());
   welcome->set_credit_bytes(core_->options.credit_bytes);
   welcome->set_takes_offers(true);
   welcome->set_degrade(run->triggers.degrade());

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/testing/edits_fixture.h"
-#include "common/config/trigger_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

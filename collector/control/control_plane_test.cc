@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/control/control_plane.h"
 
-#include <optional>
 #include <random>
 #include <string>
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Config files that are edited while the job runs: order, equal content,
 // faults.
-#include <string>
-#include <vector>
 
 #include "collector/testing/edits_fixture.h"
 #include "gmock/gmock.h"

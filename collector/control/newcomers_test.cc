@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two starts of a program with one name of the run.
-#include <memory>
 #include <optional>
 #include <string>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/control/run_plans.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/base/status_macros.h"

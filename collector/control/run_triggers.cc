@@ -2,7 +2,6 @@
 #include "collector/control/run_triggers.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/trigger_spec.h"

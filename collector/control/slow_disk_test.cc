@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
 #include "collector/testing/slow_disk_fixture.h"
 #include "common/base/monotonic_event.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that begin no step: a server without requests.
 #include <iterator>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "collector/testing/switch_fixture.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // ControlPlane with triggers, events and Explain; ranks are in memory.
-#include <deque>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // CommitQueue: check of records against the plan of their step.
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collector/ingest/commit_queue.h"

@@ -3,12 +3,10 @@
 // committed empty and refused at once, so that no upload waits for them.
 // Records that refer to refused payloads are marked, so that the ledger lists
 // each by its entry, wherever the record is stored.
-#include <map>
 #include <string>
 #include <utility>
 
 #include "collector/ingest/commit_queue.h"
-#include "collector/ingest/payload_scope.h"
 #include "common/records/call_values.h"
 
 namespace rankprobe {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/disk_pressure.h"
 
-#include <memory>
 #include <string>
 
 #include "common/testing/fault_file_system.h"

@@ -3,8 +3,6 @@
 
 #include <grpcpp/support/proto_buffer_reader.h>
 
-#include <utility>
-
 #include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
 #include "common/rpc/checked_message.h"

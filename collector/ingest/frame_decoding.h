@@ -7,8 +7,6 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "rankprobe/v1/agent.pb.h"
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
 #include "collector/testing/frames.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/object_store/open_object_store.h"
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <thread>

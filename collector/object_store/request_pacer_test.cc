@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/object_store/request_pacer.h"
 
-#include <algorithm>
-
 #include "gtest/gtest.h"
 
 namespace rankprobe {

@@ -2,7 +2,6 @@
 #include "collector/object_store/s3_location.h"
 
 #include <cstdlib>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/object_store/store_probe.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "absl/strings/escaping.h"

@@ -9,7 +9,6 @@
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

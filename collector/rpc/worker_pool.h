@@ -6,7 +6,6 @@
 #define RANKPROBE_COLLECTOR_RPC_WORKER_POOL_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a collector frees on its own disk: only what is in the store, according
 // to the store itself, and all of it.
-#include <map>
 #include <memory>
 #include <set>
 #include <string>

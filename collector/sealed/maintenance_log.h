@@ -10,9 +10,7 @@
 #define RANKPROBE_COLLECTOR_SEALED_MAINTENANCE_LOG_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "collector/object_store/testing/put_modes.h"
 #include "collector/sealed/testing/sealer_fixture.h"

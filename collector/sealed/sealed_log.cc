@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SealedReader: the logs of a run, and the merged content of their entries.
-#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/sealed/sealed_reader.h"
 #include "collector/sealed/unite.h"

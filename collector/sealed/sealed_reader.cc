@@ -2,7 +2,6 @@
 #include "collector/sealed/sealed_reader.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "collector/sealed/maintenance_log.h"

@@ -7,7 +7,6 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/testing/whole_steps.h"

@@ -7,7 +7,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "collector/archive/directory_sink.h"
 #include "collector/archive/export.h"

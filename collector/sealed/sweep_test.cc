@@ -6,7 +6,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/testing/whole_steps.h"

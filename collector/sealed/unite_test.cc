@@ -6,7 +6,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "collector/sealed/testing/sealer_fixture.h"
 #include "collector/sealed/testing/whole_steps.h"

@@ -2,8 +2,6 @@
 // Data that leaves have not stored yet appears together with stored data, once.
 #include "collector/sealed/united_reader.h"
 
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // UnitedReader: records and payloads, from the store or from leaves.
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "collector/sealed/united_reader.h"

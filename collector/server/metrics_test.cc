@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cmath>
 #include <limits>
 #include <string>
 

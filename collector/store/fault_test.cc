@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
 #include "collector/store/store.h"

@@ -2,13 +2,11 @@
 #include "collector/store/maintenance.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/rollup_heads.h"
 #include "collector/store/row_writer.h"

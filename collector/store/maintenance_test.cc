@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/store.h"
 #include "collector/store/upgrade.h"

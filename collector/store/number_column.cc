@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/number_column.h"
 
-#include <algorithm>
 #include <array>
 #include <bitset>
 #include <cmath>

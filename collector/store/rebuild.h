@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "collector/store/payload_finder.h"
-#include "collector/store/store.h"
+#include "collector/store/store_core.h"
 #include "common/base/clock.h"
 #include "common/io/file_system.h"
 

@@ -7,7 +7,6 @@
 #ifndef RANKPROBE_COLLECTOR_STORE_ROLLUP_HEADS_H_
 #define RANKPROBE_COLLECTOR_STORE_ROLLUP_HEADS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "collector/store/index.h"
 #include "collector/store/row_writer.h"

@@ -2,7 +2,6 @@
 #include "collector/store/run_processes.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

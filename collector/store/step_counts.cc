@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "collector/store/store.h"
+#include "collector/store/frame_store.h"
 #include "common/base/saturating_add.h"
 #include "common/records/call_values.h"
 

@@ -2,10 +2,8 @@
 #include "collector/store/verify.h"
 
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

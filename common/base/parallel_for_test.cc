@@ -4,7 +4,6 @@
 #include <atomic>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/barrier.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"

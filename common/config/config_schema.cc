@@ -2,7 +2,6 @@
 #include "common/config/config_schema.h"
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -4,7 +4,6 @@
 #ifndef RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_
 #define RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 

@@ -10,11 +10,9 @@
 #ifndef RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
 #define RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "common/config/plan.h"

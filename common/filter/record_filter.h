@@ -12,7 +12,6 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/string_view.h"
 #include "common/config/plan.h"
 #include "common/filter/call_filter.h"
 #include "rankprobe/v1/types.pb.h"

@@ -3,8 +3,6 @@
 
 #include <xxhash.h>
 
-#include <algorithm>
-
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

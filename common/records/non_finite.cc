@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/records/non_finite.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/match.h"

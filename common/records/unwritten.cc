@@ -2,7 +2,6 @@
 #include "common/records/unwritten.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/rpc/channel_security.h"
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/strings/ascii.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/tensor/dtype.h"
 
-#include <iterator>
-
-#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 
 namespace rankprobe {

@@ -8,10 +8,8 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "absl/types/span.h"

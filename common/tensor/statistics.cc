@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/tensor/statistics.h"
 
-#include <algorithm>
-
 namespace rankprobe {
 
 StatValue StatValue::Float(double v) {

@@ -6,7 +6,6 @@
 #define RANKPROBE_COMMON_TENSOR_STATISTICS_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/tensor/strided_layout.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>

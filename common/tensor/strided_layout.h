@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/types/span.h"
 #include "common/tensor/tensor_view.h"
 
 namespace rankprobe {

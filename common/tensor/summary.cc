@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <complex>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <vector>
 
 #include "common/tensor/dtype.h"
 #include "common/tensor/extra_statistics.h"

@@ -7,7 +7,6 @@
 #include <xxhash.h>
 
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>

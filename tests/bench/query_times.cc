@@ -17,7 +17,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/monotonic_time.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 

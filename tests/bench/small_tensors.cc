@@ -2,7 +2,6 @@
 #include "tests/bench/small_tensors.h"
 
 #include <array>
-#include <cstring>
 #include <memory>
 #include <utility>
 

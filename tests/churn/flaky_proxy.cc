@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <iterator>
 #include <vector>
 
 namespace rankprobe {

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "tests/crash/workload.h"

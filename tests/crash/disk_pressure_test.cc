@@ -4,8 +4,6 @@
 // barrier waits for either, and the ledger has each payload by its reason.
 #include <grpcpp/grpcpp.h>
 
-#include <string>
-
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/control.grpc.pb.h"

@@ -2,7 +2,6 @@
 // Agents that mean no good: each costs one closed stream, an honest rank beside
 // it notices nothing, and the collector's memory stays bounded.
 #include <fstream>
-#include <functional>
 #include <thread>
 
 #include "absl/time/clock.h"

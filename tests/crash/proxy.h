@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <thread>
 #include <vector>

@@ -9,10 +9,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "rankprobe/v1/control.pb.h"
 
 namespace rankprobe::sim {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/gateway/turnstile.h"
 
-#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>

@@ -2,10 +2,8 @@
 #include "web/graph/hand_match.h"
 
 #include <array>
-#include <cmath>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

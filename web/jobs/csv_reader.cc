@@ -2,7 +2,6 @@
 #include "web/jobs/csv_reader.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

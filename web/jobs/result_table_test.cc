@@ -6,7 +6,6 @@
 
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "common/testing/scratch_directory.h"
 
 namespace rankprobe {

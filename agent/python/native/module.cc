@@ -21,7 +21,6 @@
 #include "agent/python/native/session/idle_calls.h"
 #include "agent/python/native/session/plan_dict.h"
 #include "agent/python/native/session/step_exporter.h"
-#include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/capture_bindings.h"
 #include "agent/python/native/torch/device_bindings.h"

@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <tuple>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/device/statistics_kernel.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/dtype.h"
 #include "common/tensor/resolved_tensor.h"
 #include "common/tensor/strided_layout.h"
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "agent/runtime/device/statistics_kernel.h"
 #include "common/base/status_macros.h"

@@ -2,9 +2,7 @@
 // A collector without room for payloads: they are left out by policy, and the
 // record has the reason.
 #include <memory>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "agent/runtime/queue/frame_queue.h"
 #include "agent/runtime/queue/testing/frame_queue_fixture.h"

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 
-#include "common/base/limits.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics that the plan requests besides Max, Min, Mean and Norm, in the
 // records.
-#include <string>
 #include <vector>
 
 #include "agent/runtime/testing/recorder_fixture.h"

@@ -2,7 +2,6 @@
 // The tensors of the call at which a trigger rule fires are kept.
 #include <cmath>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "agent/runtime/testing/recorder_fixture.h"

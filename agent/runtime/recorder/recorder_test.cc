@@ -10,7 +10,6 @@
 
 #include "agent/runtime/testing/recorder_fixture.h"
 #include "common/base/step_range.h"
-#include "common/records/entry_names.h"
 
 namespace rankprobe {
 namespace {

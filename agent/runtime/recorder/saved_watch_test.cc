@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Triggers and budgets apply to saved values (level debug, task monitor) as to
 // those of calls.
-#include <cmath>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "agent/runtime/testing/recorder_fixture.h"

@@ -22,7 +22,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "agent/runtime/queue/held_payloads.h"
 #include "agent/runtime/reference/reference_dump.h"
 #include "agent/runtime/session/session.h"

@@ -14,7 +14,6 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"

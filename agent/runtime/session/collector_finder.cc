@@ -2,7 +2,6 @@
 #include "agent/runtime/session/collector_finder.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"

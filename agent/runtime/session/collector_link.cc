@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/random/distributions.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/random_bytes.h"
 #include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"

@@ -7,7 +7,6 @@
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
 #include "common/testing/fault_file_system.h"

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/detect/token_checks.h"
 #include "rankprobe/v1/agent.pb.h"

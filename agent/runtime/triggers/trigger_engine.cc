@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/triggers/trigger_engine.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 

@@ -5,7 +5,6 @@
 #define RANKPROBE_COLLECTOR_SEALED_TESTING_FAKE_LEAVES_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

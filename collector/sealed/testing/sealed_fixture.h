@@ -16,7 +16,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "collector/object_store/object_store.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/testing/frames.h"

@@ -3,7 +3,6 @@
 //   consumer HOST:PORT RUN
 #include <array>
 #include <iostream>
-#include <memory>
 #include <utility>
 
 #include "agent/runtime/recorder/recorder.h"

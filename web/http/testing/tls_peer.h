@@ -11,7 +11,6 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
-#include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "agent/python/native/torch/program_error.h"
 #include "agent/python/native/torch/py_read.h"
 
 namespace py = pybind11;

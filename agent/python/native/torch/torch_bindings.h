@@ -10,8 +10,6 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <map>
-#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "agent/python/native/session/py_ref.h"

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
+#include "agent/runtime/recorder/saved_values.h"
 
 namespace rankprobe {
 
