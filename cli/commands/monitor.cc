@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_format.h"
@@ -75,6 +77,33 @@ std::string EventLine(const v1::Event& event) {
   if (!what.empty()) absl::StrAppend(&line, ": ", what);
   if (!event.outcome().empty()) absl::StrAppend(&line, " -> ", event.outcome());
   return line;
+}
+
+// Successive flights of a run share one line: while a trigger's dump is on,
+// each rank writes each step.
+void PrintEvents(const google::protobuf::RepeatedPtrField<v1::Event>& events) {
+  for (auto event = events.begin(); event != events.end();) {
+    const auto after = std::find_if(
+        std::next(event), events.end(), [&](const v1::Event& next) {
+          return event->kind() != v1::Event::KIND_FLIGHT_SHIPPED ||
+                 next.kind() != event->kind() || next.run() != event->run();
+        });
+    std::string line = EventLine(*event);
+    if (const auto more = static_cast<uint64_t>(after - event - 1); more > 0) {
+      std::set<uint64_t> processes;
+      int64_t last = event->step();
+      for (; event != after; ++event) {
+        processes.insert(event->identity().incarnation());
+        last = std::max(last, event->step());
+      }
+      absl::StrAppend(&line, "; ", Counted(more, "more flight"), " up to step ",
+                      last);
+      if (processes.size() > 1)
+        absl::StrAppend(&line, ", of ", processes.size(), " processes");
+    }
+    Print(stdout, "%s\n", line.c_str());
+    event = after;
+  }
 }
 
 struct ExplainFlags {
@@ -145,8 +174,7 @@ absl::Status Events(const Globals& globals, const EventsFlags& flags) {
   if (response.events().empty())
     RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, flags.run));
   if (PrintIf(globals.json, response)) return absl::OkStatus();
-  for (const v1::Event& event : response.events())
-    Print(stdout, "%s\n", EventLine(event).c_str());
+  PrintEvents(response.events());
   return absl::OkStatus();
 }
 
@@ -185,10 +213,9 @@ absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
         v1::WatchedEvent line;
         *line.mutable_event() = event;
         PrintJson(ToJson(line));
-      } else {
-        Print(stdout, "%s\n", EventLine(event).c_str());
       }
     }
+    if (!globals.json) PrintEvents(events.events());
     if (globals.json) {
       RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
                           client.ListAgents(flags.run));
