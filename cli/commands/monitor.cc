@@ -10,7 +10,10 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -81,7 +84,9 @@ std::string EventLine(const v1::Event& event) {
 
 // Successive flights of a run share one line: while a trigger's dump is on,
 // each rank writes each step.
-void PrintEvents(const google::protobuf::RepeatedPtrField<v1::Event>& events) {
+std::vector<std::string> EventLines(
+    const google::protobuf::RepeatedPtrField<v1::Event>& events) {
+  std::vector<std::string> lines;
   for (auto event = events.begin(); event != events.end();) {
     const auto after = std::find_if(
         std::next(event), events.end(), [&](const v1::Event& next) {
@@ -101,9 +106,15 @@ void PrintEvents(const google::protobuf::RepeatedPtrField<v1::Event>& events) {
       if (processes.size() > 1)
         absl::StrAppend(&line, ", of ", processes.size(), " processes");
     }
-    Print(stdout, "%s\n", line.c_str());
+    lines.push_back(std::move(line));
     event = after;
   }
+  return lines;
+}
+
+void PrintEvents(const google::protobuf::RepeatedPtrField<v1::Event>& events) {
+  for (const std::string& line : EventLines(events))
+    Print(stdout, "%s\n", line);
 }
 
 struct ExplainFlags {
@@ -247,7 +258,9 @@ class Top {
   }
 
  private:
-  static constexpr uint32_t kEvents = 8;
+  // The newest lines, of so many events.
+  static constexpr size_t kLines = 8;
+  static constexpr uint32_t kEvents = 200;
 
   void Draw(const v1::ListAgentsResponse& agents,
             const v1::ListEventsResponse& events) {
@@ -293,8 +306,10 @@ class Top {
     absl::StrAppend(&text, Counted(connected, "rank"), " connected, ", dumping,
                     " dumping, ", HumanBytes(rate), "/s\n\n", table.ToText());
     if (!events.events().empty()) absl::StrAppend(&text, "\nevents\n");
-    for (const v1::Event& event : events.events())
-      absl::StrAppend(&text, VisibleText(EventLine(event)), "\n");
+    const std::vector<std::string> lines = EventLines(events.events());
+    for (size_t i = lines.size() - std::min(lines.size(), kLines);
+         i < lines.size(); ++i)
+      absl::StrAppend(&text, VisibleText(lines[i]), "\n");
     Print(stdout, "%s", Lines{text});
     std::fflush(stdout);
   }
