@@ -187,14 +187,15 @@ TEST(RunRulesTest, WhatWasNotJudgedIsSaidByWhatItNeeds) {
   EXPECT_THAT(said.unjudged(0).what(),
               AllOf(HasSubstr("30 rules on losses"), Not(HasSubstr("name"))));
   EXPECT_EQ(said.unjudged(1).what(),
-            "rules that need 12 successive steps (there are 3): a, b");
+            "rules that need more steps (there are 3): a, b (12 successive "
+            "steps)");
   EXPECT_EQ(said.unjudged(0).record(), said.unjudged(1).record());
   scan.input.steps = {0, 1, 5};
   DiagnosisReport apart;
   AddUnjudgedRules(scan, rules, &apart);
   EXPECT_EQ(apart.Take().unjudged(1).what(),
-            "rules that need 12 successive steps (there are 3, not all "
-            "successive): a, b");
+            "rules that need more or successive steps (there are 3, not all "
+            "successive): a, b (12 successive steps)");
   // A run of which task monitor recorded a part.
   scan.input.values.resize(1);
   scan.input.values[0].name = "Training.0.debug.loss";

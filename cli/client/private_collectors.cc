@@ -51,7 +51,8 @@ class Finder {
     const auto names = files_->List(found_.directory);
     if (!names.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          found_.directory, ": is not a directory that can be read"));
+          found_.directory,
+          ": is not a directory that can be read; --run names a run"));
     }
     LookInto(found_.directory);
     for (const std::string& name : *names) {

@@ -270,19 +270,25 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
     for (const auto& [needs, names] : rules.without_values)
       add(absl::StrCat(needs, " (monitor.values)"), names);
   }
-  std::vector<std::string> without;
-  for (const auto& [subject, names] : rules.without_subject)
-    without.push_back(
-        absl::StrCat(absl::StrJoin(names, ", "), " (", subject, ")"));
-  if (!without.empty())
-    report->Unjudged(
-        absl::StrCat("rules with nothing to judge in this program: ",
-                     absl::StrJoin(without, "; ")),
-        "");
-  const char* const apart =
-      FollowEachOther(scan.input.steps) ? ")" : ", not all successive)";
-  for (const auto& [needs, names] : rules.without_steps)
-    add(absl::StrCat(needs, " (there are ", scan.head.steps(), apart), names);
+  const auto add_grouped = [&](const std::string& what, const auto& rules_of,
+                               const std::string& command) {
+    std::vector<std::string> groups;
+    for (const auto& [reason, names] : rules_of)
+      groups.push_back(
+          absl::StrCat(absl::StrJoin(names, ", "), " (", reason, ")"));
+    if (!groups.empty())
+      report->Unjudged(absl::StrCat(what, ": ", absl::StrJoin(groups, "; ")),
+                       command);
+  };
+  add_grouped("rules with nothing to judge in this program",
+              rules.without_subject, "");
+  const bool successive = FollowEachOther(scan.input.steps);
+  add_grouped(
+      absl::StrCat("rules that need ",
+                   successive ? "more steps" : "more or successive steps",
+                   " (there are ", scan.head.steps(),
+                   successive ? ")" : ", not all successive)"),
+      rules.without_steps, record);
 }
 
 }  // namespace rankprobe

@@ -5,9 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -74,6 +79,41 @@ std::string EventLine(const v1::Event& event) {
   if (!what.empty()) absl::StrAppend(&line, ": ", what);
   if (!event.outcome().empty()) absl::StrAppend(&line, " -> ", event.outcome());
   return line;
+}
+
+// Successive flights of a run share one line: while a trigger's dump is on,
+// each rank writes each step.
+std::vector<std::string> EventLines(
+    const google::protobuf::RepeatedPtrField<v1::Event>& events) {
+  std::vector<std::string> lines;
+  for (auto event = events.begin(); event != events.end();) {
+    const auto after = std::find_if(
+        std::next(event), events.end(), [&](const v1::Event& next) {
+          return event->kind() != v1::Event::KIND_FLIGHT_SHIPPED ||
+                 next.kind() != event->kind() || next.run() != event->run();
+        });
+    std::string line = EventLine(*event);
+    if (const auto more = static_cast<uint64_t>(after - event - 1); more > 0) {
+      std::set<uint64_t> processes;
+      int64_t last = event->step();
+      for (; event != after; ++event) {
+        processes.insert(event->identity().incarnation());
+        last = std::max(last, event->step());
+      }
+      absl::StrAppend(&line, "; ", Counted(more, "more flight"), " up to step ",
+                      last);
+      if (processes.size() > 1)
+        absl::StrAppend(&line, ", of ", processes.size(), " processes");
+    }
+    lines.push_back(std::move(line));
+    event = after;
+  }
+  return lines;
+}
+
+void PrintEvents(const google::protobuf::RepeatedPtrField<v1::Event>& events) {
+  for (const std::string& line : EventLines(events))
+    Print(stdout, "%s\n", line);
 }
 
 struct ExplainFlags {
@@ -144,8 +184,7 @@ absl::Status Events(const Globals& globals, const EventsFlags& flags) {
   if (response.events().empty())
     RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, flags.run));
   if (PrintIf(globals.json, response)) return absl::OkStatus();
-  for (const v1::Event& event : response.events())
-    Print(stdout, "%s\n", EventLine(event).c_str());
+  PrintEvents(response.events());
   return absl::OkStatus();
 }
 
@@ -184,10 +223,9 @@ absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
         v1::WatchedEvent line;
         *line.mutable_event() = event;
         PrintJson(ToJson(line));
-      } else {
-        Print(stdout, "%s\n", EventLine(event).c_str());
       }
     }
+    if (!globals.json) PrintEvents(events.events());
     if (globals.json) {
       RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
                           client.ListAgents(flags.run));
@@ -219,7 +257,9 @@ class Top {
   }
 
  private:
-  static constexpr uint32_t kEvents = 8;
+  // The newest lines, of so many events.
+  static constexpr size_t kLines = 8;
+  static constexpr uint32_t kEvents = 200;
 
   void Draw(const v1::ListAgentsResponse& agents,
             const v1::ListEventsResponse& events) {
@@ -265,8 +305,10 @@ class Top {
     absl::StrAppend(&text, Counted(connected, "rank"), " connected, ", dumping,
                     " dumping, ", HumanBytes(rate), "/s\n\n", table.ToText());
     if (!events.events().empty()) absl::StrAppend(&text, "\nevents\n");
-    for (const v1::Event& event : events.events())
-      absl::StrAppend(&text, VisibleText(EventLine(event)), "\n");
+    const std::vector<std::string> lines = EventLines(events.events());
+    for (size_t i = lines.size() - std::min(lines.size(), kLines);
+         i < lines.size(); ++i)
+      absl::StrAppend(&text, VisibleText(lines[i]), "\n");
     Print(stdout, "%s", Lines{text});
     std::fflush(stdout);
   }

@@ -82,7 +82,7 @@ class GridPrinter {
       return;
     }
     if (flags_.heat) AddHeat();
-    if (columns() > 0) {
+    if (head_.tensors() > 0 && columns() > 0) {
       Print(stdout, "%s", Lines{table_.ToText()});
       Print(stdout, "%s of %s in steps %d to %d", ReduceText(),
             flags_.statistic, head_.first_steps(0),

@@ -92,7 +92,7 @@ class SeriesPrinter {
       Print(stderr, "%s", Lines{MoreRowsText(head_, lines_)});
       return;
     }
-    if (head_.first_steps_size() > 0)
+    if (head_.tensors() > 0 && head_.first_steps_size() > 0)
       Print(stdout, "%s", Lines{table_.ToText()});
     Print(stdout, "%s", Lines{MoreRowsText(head_, lines_)});
     Print(stdout, "%s", Lines{WithoutText(head_, statistic_)});

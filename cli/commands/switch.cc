@@ -224,7 +224,7 @@ const char* WhyNobody(const Client& client, const std::string& run) {
   const auto agents = client.ListAgents(run);
   return agents.ok() && !agents->agents().empty()
              ? "its processes have ended, or lost their connection"
-             : "none has been so far";
+             : "this collector knows of none";
 }
 
 absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,

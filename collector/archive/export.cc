@@ -440,7 +440,9 @@ absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
   RP_RETURN_IF_ERROR(AddLostFrames(store, options, began, &lost));
   if (steps.empty() && lost.gap_count() == 0) {
     return absl::NotFoundError(absl::StrCat(
-        "run \"", options.run, "\" has nothing in the chosen steps and ranks"));
+        "run \"", options.run,
+        "\" has nothing in the chosen steps and ranks; `rankprobe status "
+        "--steps` lists those that are recorded"));
   }
   v1::ExportDone done;
   if (!options.request.empty()) {

@@ -189,7 +189,7 @@ class Explainer {
             facts_.connected
                 ? "no call of this rank has been seen: dumping and flight "
                   "recorder were off, or nothing is hooked"
-                : "its calls are not known here");
+                : "unknown: its calls are known only while it is connected");
       if (!question_.call.empty()) {
         const bool is_module =
             ClassifyEntry(question_.call) == EntryKind::kModule;

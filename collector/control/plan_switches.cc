@@ -24,9 +24,11 @@ std::string DescribeSwitch(const std::vector<int64_t>& ranks,
   if (spec.for_steps() > 1)
     absl::StrAppend(&what, " for ", spec.for_steps(), " steps");
   if (!ranks.empty()) absl::StrAppend(&what, ", ranks ", IntSet(ranks).Text());
-  return absl::StrCat(
-      what, ", by ",
-      spec.source_detail().empty() ? "an operator" : spec.source_detail());
+  // A collector without tokens does not know names.
+  const bool is_named =
+      !spec.source_detail().empty() && spec.source_detail() != "anybody";
+  return absl::StrCat(what, ", by ",
+                      is_named ? spec.source_detail() : "an operator");
 }
 
 }  // namespace

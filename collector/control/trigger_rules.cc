@@ -147,7 +147,7 @@ void TriggerRules::Execute(RunState* run, const RunTriggers::Fired& fired,
     add("the config file cannot be used: dumping stays off");
     raise = false;
   } else if (raise && DumpingNow(*run)) {
-    add("an operator's dump is on and stays as it is");
+    add("recording is on already and stays as it is");
     raise = false;
   } else if (raise) {
     add(absl::StrCat(EvidenceName(fired.rule.raise_to()), " at level ",

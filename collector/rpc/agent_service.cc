@@ -87,7 +87,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
     if (session_.empty()) return;
     // In this order, so that when the memory is forgotten the session is known
     // to have ended (Upload).
-    sessions_->Disconnected(session_, "the stream ended");
+    sessions_->Disconnected(session_, "killed, or its connection is lost");
     if (lanes_ != nullptr) lanes_->Forget(session_);
   }
 

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/trigger_spec.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/config/config_reader.h"
 #include "common/detect/course.h"
+#include "common/text/nearest.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -219,6 +226,35 @@ v1::TriggerSpec WithDefaults(v1::TriggerSpec spec) {
   return spec;
 }
 
+namespace {
+
+void AddKeys(const google::protobuf::Descriptor& type,
+             std::vector<std::string>* keys) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    keys->push_back(type.field(i)->name());
+    if (const auto* const inner = type.field(i)->message_type())
+      AddKeys(*inner, keys);
+  }
+}
+
+// The parser's message is "(rules[0].non_finite) nan_onyl: Cannot find field."
+// for an unknown key; of others, the first line says what is wrong.
+std::string WhyNotParsed(absl::string_view message) {
+  message = message.substr(0, message.find('\n'));
+  if (!absl::ConsumeSuffix(&message, ": Cannot find field."))
+    return absl::StrCat("not a trigger spec: ", message);
+  std::vector<std::string> keys;
+  AddKeys(*v1::TriggerSpec::descriptor(), &keys);
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(message, absl::MaxSplits(' ', 1));
+  const bool is_inside = !parts.second.empty();
+  const absl::string_view key = is_inside ? parts.second : parts.first;
+  return absl::StrCat("unknown key ", key, is_inside ? " in " : "",
+                      is_inside ? parts.first : "", DidYouMean(key, keys));
+}
+
+}  // namespace
+
 absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json) {
   if (json.size() > kMaxJsonBytes)
     return absl::InvalidArgumentError("over 1 MiB of JSON");
@@ -226,8 +262,8 @@ absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json) {
   const auto status = google::protobuf::util::JsonStringToMessage(
       std::string(json), &spec, google::protobuf::util::JsonParseOptions());
   if (!status.ok()) {
-    return absl::InvalidArgumentError(VisibleText(
-        absl::StrCat("not a trigger spec: ", std::string(status.message()))));
+    return absl::InvalidArgumentError(
+        VisibleText(WhyNotParsed(std::string(status.message()))));
   }
   RP_RETURN_IF_ERROR(CheckTriggerSpec(spec));
   return spec;

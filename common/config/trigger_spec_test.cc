@@ -74,6 +74,13 @@ TEST(TriggerSpecTest, NamesEveryFault) {
     EXPECT_THAT(message, HasSubstr(word));
   EXPECT_FALSE(ParseTriggerSpec("{").ok());
   EXPECT_FALSE(ParseTriggerSpec(R"({"unknown": 1})").ok());
+  EXPECT_EQ(ParseTriggerSpec(R"({"rule": []})").status().message(),
+            "unknown key rule; did you mean rules?");
+  EXPECT_EQ(ParseTriggerSpec(R"({"rules": [{"non_finite": {"nan_onyl": 1}}]})")
+                .status()
+                .message(),
+            "unknown key nan_onyl in (rules[0].non_finite); did you mean "
+            "nan_only?");
   EXPECT_FALSE(ParseTriggerSpec(R"({"budget": {"ms_per_step": "NaN"}})").ok());
 }
 

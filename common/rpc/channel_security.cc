@@ -30,8 +30,11 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   const auto file = files->OpenForRead(path);
   const auto size = files->FileSize(path);
-  if (!file.ok() || !size.ok())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  if (!file.ok() || !size.ok()) {
+    const absl::Status& why = file.ok() ? size.status() : file.status();
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": cannot be read: ", why.message()));
+  }
   if (*size > kMaxFileBytes)
     return absl::InvalidArgumentError(absl::StrCat(path, ": over 1 MiB"));
   std::string text(*size, '\0');

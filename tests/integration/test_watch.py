@@ -126,6 +126,8 @@ def test_the_flight_recorder_ships_on_request(collector, start_job, tmp_path):
     job.wait_steps(30)
     collector.cli("flight", "--run", "flight")
     harness.wait_for(lambda: len(events(collector, "flight", "FLIGHT_SHIPPED")) >= 2, 60, "the flight")
+    (line,) = [line for line in collector.cli("events", "--run", "flight").stdout.splitlines() if " flight: " in line]
+    assert re.search(r"; \d+ more flights? up to step \d+, of 2 processes$", line), line
     job.wait_steps(2)
     job.finish()
     out = tmp_path / "dump"

@@ -13,16 +13,16 @@ import textwrap
 import rankprobe
 
 
-def _run(directory: pathlib.Path, script: str) -> tuple[list[dict], str]:
+def _run(directory: pathlib.Path, script: str, *flags: str, file: str = "dump.json") -> tuple[list[dict], str]:
     """The entries of each step, and what was said."""
     (directory / "train.py").write_text("import gc, torch\nimport torch.nn as nn\ntorch.manual_seed(0)\n" + textwrap.dedent(script))
     package = str(pathlib.Path(rankprobe.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", "--", sys.executable, "train.py"], cwd=directory,
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", *flags, "--", sys.executable, "train.py"], cwd=directory,
                           env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "not attached" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     steps = sorted((directory / "dump_path").glob("step*"), key=lambda path: int(path.name[4:]))
     assert [path.name for path in steps] == [f"step{i}" for i in range(len(steps))]
-    return [json.loads(next(path.glob("*/dump.json")).read_text())["data"] for path in steps], done.stderr
+    return [json.loads(next(path.glob(f"*/{file}")).read_text())["data"] for path in steps], done.stderr
 
 
 def _forwards(step: dict, kind: str = "Module.") -> list[str]:
@@ -44,6 +44,22 @@ def test_folds_one_after_the_other(tmp_path: pathlib.Path) -> None:
     assert said.count("the previous optimizer no longer exists") == 2
     for i, step in enumerate(steps):
         assert len(_forwards(step)) == 2 and step["Functional.linear.0.forward"]["output"][0]["shape"] == [2, 4 + i // 2]
+
+
+def test_a_monitor_has_the_parameters_of_a_model_made_in_mid_step(tmp_path: pathlib.Path) -> None:
+    """Those of the model before are freed, and their ids are soon those of other parameters."""
+    steps, _ = _run(tmp_path, """
+        def fold(size):
+            m = nn.Sequential(nn.Linear(4, size), nn.Linear(size, 1)); o = torch.optim.Adam(m.parameters())
+            for i in range(2): l = m(torch.ones(2, 4)).mean(); o.zero_grad(); l.backward(); o.step()
+        for size in range(4, 12): fold(size)
+        """, "--monitor", "--every", "1", file="debug.json")
+    assert len(steps) == 16
+    for i, step in enumerate(steps):
+        found = {name: values["param"]["shape"] for name, values in step.items() if name.startswith("Parameter.")}
+        size = 4 + i // 2
+        assert found == {"Parameter.0.weight.0.debug": [size, 4], "Parameter.0.bias.0.debug": [size],
+                         "Parameter.1.weight.0.debug": [1, size], "Parameter.1.bias.0.debug": [1]}, i
 
 
 def test_an_optimizer_that_is_replaced(tmp_path: pathlib.Path) -> None:

@@ -171,7 +171,7 @@ def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collecto
     for verb in offered:
         assert collector.cli(*verb, "--run", "to come", "--create").returncode == 0
     done = collector.cli("enable", "--run", "to come", check=False)
-    assert done.returncode == 1 and "no rank of run to come is connected (none has been so far). The setting applies to ranks of this run that connect later" in done.stderr
+    assert done.returncode == 1 and "no rank of run to come is connected (this collector knows of none). The setting applies to ranks of this run that connect later" in done.stderr
     assert "--create" not in done.stderr, "it is set already"
     for verb in ("events", "status"):  # a program may wait for it
         done = collector.cli(verb, "--run", "trainign", "--json")

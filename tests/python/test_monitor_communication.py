@@ -49,6 +49,7 @@ for step in range(3):
         into = torch.empty(2)
         dist.reduce_scatter_tensor(into, torch.arange(4.0))
     work.wait()
+    dist.all_reduce(torch.full((2,), rank + 1.0), async_op=True).get_future().wait()
     if rank == 0:
         dist.send(torch.arange(4.0), 1)
     else:
@@ -106,7 +107,7 @@ def test_each_call_has_its_values_before_and_after(tmp_path) -> None:
         reduced = []
         for rank in (0, 1):
             calls = _calls(tmp_path, step, rank)
-            assert [name for name in calls if ".all_reduce." in name] == [f"Distributed.all_reduce.{n}.forward" for n in range(5)]
+            assert [name for name in calls if ".all_reduce." in name] == [f"Distributed.all_reduce.{n}.forward" for n in range(6)]
             reduced.append([calls[f"Distributed.all_reduce.{n}.forward"]["output"][0]["Norm"] for n in range(4)])
             own = [rank + 1.0, math.nan if step == 2 else 0.0, -3.0]
             gather = calls["Distributed.all_gather.0.forward"]
@@ -117,6 +118,8 @@ def test_each_call_has_its_values_before_and_after(tmp_path) -> None:
             late = calls["Distributed.all_reduce.4.forward"]
             _is(late["input_args"][0], [rank + 1.0] * 2)
             _is(late["output"][0], [2.0, 2.0])
+            unknown = calls["Distributed.all_reduce.5.forward"]["output"][0]
+            assert unknown["shape"] == [2] and unknown["Norm"] is None, "nobody called wait()"
             _is(calls["Distributed.broadcast.0.forward"]["input_kwargs"]["tensor"], [float(rank)] * 5)
             _is(calls["Distributed.broadcast.0.forward"]["output"][0], [1.0] * 5)
             if not torch.__version__.startswith("1."):

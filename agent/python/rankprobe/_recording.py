@@ -167,7 +167,7 @@ class Recording:
     def _rows(self) -> Sequence[tuple[str, Any]]:
         if self.run is None:
             return [("dump", self.dump)]
-        return [("run", self.run), ("archive", self._data_dir or self._collector or "the collector"),
+        return [("run", self.run), ("from", self._data_dir or self._collector or "the collector"),
                 *((name, self.info[name]) for name in ("ranks", "steps", "records"))]
 
     def __repr__(self) -> str:

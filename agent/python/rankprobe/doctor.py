@@ -206,7 +206,7 @@ def collector(question: Question) -> Iterator[Finding]:
         yield Finding("collector", FAULT, f"{address}: {error}", "check the installation (`rankprobe status`)")
         return
     if done.returncode in (0, 1):
-        yield Finding("collector", OK, f"{address} answers; {len(ranks)} ranks are known")
+        yield Finding("collector", OK, f"{address} answers; {len(ranks)} rank{'s are' if len(ranks) != 1 else ' is'} known")
     else:
         line = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0].removeprefix("rankprobe: ")
         remedy = {3: "start it (rankprobed --data-dir DIR), or correct RANKPROBE_COLLECTOR",

@@ -52,10 +52,13 @@ def rankprobe_golden(request: pytest.FixtureRequest) -> Callable[..., ContextMan
 
         if not re.fullmatch(r"[\w][\w.-]*", name):
             raise ValueError(f"{name!r} cannot be the name of a golden file: letters, digits, _ . - are possible")
+        said = ""
         try:
             with golden(directory / f"{name}.json", model, update, tolerances):
                 yield
         except NumbersDiffer as error:
-            pytest.fail(f"{error}\nto accept the numbers of this run: pytest --rankprobe-update", pytrace=False)
+            said = str(error)
+        if said:  # Outside of the handler, because pytest also prints the exception that is being handled.
+            pytest.fail(f"{said}\nto accept the numbers of this run: pytest --rankprobe-update", pytrace=False)
 
     return compared

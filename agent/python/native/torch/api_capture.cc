@@ -252,14 +252,16 @@ void ApiCapture::End(const ApiSpec& spec, RecordedCall call,
     const TorchBindings& torch = capture_->torch();
     ForgetWritten(spec, args, count, keywords);
     capture_->MaybeFail("api outputs");
-    PyValue outputs;
-    if (call.kept)
-      outputs = ReadOutputs(spec, call, args, count, keywords, result);
     PyObject* work = result;
     if (PyList_CheckExact(result) && PyList_GET_SIZE(result) > 0)
       work = PyList_GET_ITEM(result, PyList_GET_SIZE(result) - 1);
     const bool late = spec.distributed && call.kept &&
                       torch.IsInstance(work, torch.work_type);
+    PyValue outputs;
+    if (call.kept)
+      outputs = ReadOutputs(spec, call, args, count, keywords, result);
+    // Until wait() returns, another thread may write them.
+    if (late) ForgetNumbers(&outputs);
     bool in_full = false;
     {
       const ReadingScope reading(recorder.calls(), call.needs,

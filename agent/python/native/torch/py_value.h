@@ -165,6 +165,9 @@ class ValueReader {
 uint64_t BytesOf(const PyValue& value);
 uint64_t BytesOf(const std::vector<PyValue>& values);
 
+// Leaves dtype and shape of the tensors.
+void ForgetNumbers(PyValue* value);
+
 // Does not need the GIL.
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out);
 void FillList(CallBuilder& builder, const std::vector<PyValue>& values,

@@ -56,6 +56,13 @@ uint64_t BytesOf(const std::vector<PyValue>& values) {
   return bytes;
 }
 
+void ForgetNumbers(PyValue* value) {
+  for (PyValue& item : value->items) ForgetNumbers(&item);
+  if (value->tensor == nullptr) return;
+  value->tensor->no_data = true;
+  if (value->tensor->summary != nullptr) value->tensor->summary->clear_stats();
+}
+
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out) {
   switch (value.kind) {
     case PyValue::Kind::kNull:

@@ -86,6 +86,8 @@ class Monitor:
     def __init__(self, capture: Any) -> None:
         self._capture = capture
         self._spec: Optional[dict[str, Any]] = None
+        self._models: list[weakref.ref[Any]] = []
+        # By id of a parameter of these models.
         self._names: dict[int, str] = {}
         self._undo: list[Callable[[], None]] = []
         # Optimizers whose step is in progress, with the ids of their parameters, and (name, parameter, copy of its value).
@@ -155,16 +157,20 @@ class Monitor:
     # --- in a step
 
     def begin_step(self, plan: dict[str, Any], model: Any) -> None:
-        """Begins or continues a step of `plan`."""
+        """Begins or continues a step of `plan`. Models that a program makes in the middle of a step are watched from there on."""
         spec = plan.get("monitor")
         if spec is None:
             return self.end_step()
-        if self._spec is not None:
+        models = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
+        if self._spec is None:
+            self._squares, self._losses, self._rates = None, [], []
+            self._scaled, self._scale = [], None
+        elif not models or (len(models) == len(self._models) and all(known() is one for known, one in zip(self._models, models))):
             return
         self._spec = spec
-        self._squares, self._losses, self._rates = None, [], []
-        self._scaled, self._scale = [], None
+        self._unwatch()
         try:
+            self._models = [weakref.ref(one) for one in models]
             self._names = self._named(model, plan["list"]) if model is not None else {}
             self._buffers = self._buffers_of(model, plan["list"]) if model is not None and spec["parameters"] else []
             if any(spec[word] for word in _OF_OPTIMIZERS):
@@ -201,12 +207,15 @@ class Monitor:
         if self._spec is None:
             return
         self._spec = None
+        self._unwatch()
+        self._losses, self._scaled, self._scale = [], [], None
+
+    def _unwatch(self) -> None:
         for undo in self._undo:
             undo()
         self._undo.clear()
         self._before.clear()
-        self._names, self._buffers = {}, []
-        self._losses, self._scaled, self._scale = [], [], None
+        self._models, self._names, self._buffers = [], {}, []
 
     def _guarded(self, record: Callable[[dict[str, Any]], None]) -> None:
         if self._spec is None:
