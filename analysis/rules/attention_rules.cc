@@ -35,12 +35,31 @@ class AttentionSeesFuture : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       std::optional<RankFinding> found = LookAt(input, rank);
+      if (!found.has_value()) found = MaskBehind(input, rank);
       if (found.has_value()) return {*std::move(found)};
     }
     return {};
   }
 
  private:
+  // The softmax is over later tokens, too.
+  static std::optional<RankFinding> MaskBehind(const RankInput& input,
+                                               const RankSeries& rank) {
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> found = TrainingAt(rank, "masks_behind", i);
+      if (found.size() != 2 || found[0] == 0) continue;
+      RankFinding finding;
+      finding.step = input.steps[i];
+      finding.name = "Training.0.debug.masks_behind.0";
+      finding.what = absl::StrCat(
+          "in ", found[0], " of ", found[1],
+          " attention calls the causal mask multiplies the result of a softmax "
+          "over all tokens: the weights of a token do not sum to 1, and depend "
+          "on later tokens. The mask belongs before the softmax, as -inf");
+      return finding;
+    }
+    return std::nullopt;
+  }
   static std::optional<RankFinding> LookAt(const RankInput& input,
                                            const RankSeries& rank) {
     std::optional<int64_t> first;
