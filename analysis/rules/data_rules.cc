@@ -295,7 +295,9 @@ class FrozenMoves : public RankRule {
       std::optional<size_t> last, first;
       size_t steps = 0, changes = 0;
       for (size_t i = 0; i < cells.size(); ++i) {
-        if (!IsFinite(cells[i])) continue;
+        // A temperature or a step count is one number.
+        if (!IsFinite(cells[i]) || cells[i].largest == cells[i].smallest)
+          continue;
         ++steps;
         if (last.has_value() &&
             DeviationOf(cells[i], cells[*last]) > kRounding) {

@@ -506,6 +506,13 @@ TEST_F(DataRulesTest, AdaptersThatStayInAWeight) {
   EXPECT_FALSE(found[0].exact);
   merge(6, true);
   EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  // A temperature.
+  merge(6, false);
+  for (size_t i = 0; i < kDataSteps; ++i) {
+    RankCell& cell = At("Module.b.Lora.forward.0.parameters.base", i);
+    cell.smallest = cell.largest;
+  }
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
   // It follows others in each step.
   merge(1, false);
   EXPECT_THAT(Find("frozen-moves"), IsEmpty());
