@@ -192,6 +192,17 @@ TEST_F(ObjectiveRulesTest, AMaskBehindTheSoftmax) {
   EXPECT_THAT(found[0].what, HasSubstr("in 2 of 2"));
 }
 
+TEST_F(ObjectiveRulesTest, AMaskOfOnePartForAllParts) {
+  Training(0, "repeated_masks.0", 1, 0);
+  Training(0, "repeated_masks.1", 1, 2);
+  EXPECT_THAT(Find("attention-sees-future"), IsEmpty());
+  Training(0, "repeated_masks.0", 1, 2);
+  const auto found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in 2 of 2"));
+}
+
 TEST_F(ObjectiveRulesTest, AWarmUpThatIsZero) {
   for (const auto& [zero, findings] :
        {std::pair<size_t, size_t>{1, 0}, {8, 1}, {kNumberOfSteps, 0}}) {

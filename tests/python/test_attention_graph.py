@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprobe.pytorch._attention_graph import attention_sees, masks_behind, merged_positions, sequence_means, softmax_dims
+from rankprobe.pytorch._attention_graph import attention_sees, masks_behind, merged_positions, repeated_masks, sequence_means, softmax_dims
 from rankprobe.pytorch._loss_targets import LossTargets, _nodes
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -51,6 +51,18 @@ def test_a_mask_behind_the_softmax(between, sees, number, dropout):
     if dropout == 0 or sees[0] == 0:
         assert [one.item() for one in attention_sees(nodes)] == sees
     assert [one.item() for one in masks_behind(nodes)] == [number, 1]
+
+
+@pytest.mark.parametrize("mask, number", [
+    # Of the second of three parts: its own, that of each part, a window, none.
+    (lambda whole: whole[PLACES:2 * PLACES], 0), (lambda whole: whole[:PLACES, :PLACES].repeat(1, 3), 1),
+    (lambda whole: (whole + torch.full_like(whole, -math.inf).tril(-4))[PLACES:2 * PLACES], 0), (lambda whole: torch.zeros(PLACES, 3 * PLACES), 0)])
+def test_a_mask_of_one_part_for_all_parts(mask, number):
+    query, key, value = _heads()
+    key, value = (torch.cat([one] * 3, 2) for one in (key, value))
+    scores = query @ key.transpose(-1, -2) + mask(torch.full((3 * PLACES, 3 * PLACES), -math.inf).triu(1))
+    assert [one.item() for one in repeated_masks(_nodes_of(torch.softmax(scores, -1) @ value))] == [number, 1]
+    assert repeated_masks(_nodes_of(torch.softmax(query @ query.transpose(-1, -2), -1))) == []
 
 
 def test_a_mask_before_the_softmax_is_in_its_place():

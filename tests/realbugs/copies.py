@@ -20,6 +20,7 @@ class Gather(torch.autograd.Function):          # along the sequence; the gradie
 
 class Chunks(Attention):
     """Context parallel: keys and values of all chunks of the sequence are gathered."""
+    is_of_own = False
 
     def forward(self, x, mask, pos):
         b, t, d = x.shape
@@ -28,12 +29,12 @@ class Chunks(Attention):
         pos = torch.arange(t) + rank * t
         k, v = Gather.apply(rope(k, pos)), Gather.apply(v)
         scores = torch.matmul(rope(q, pos), k.transpose(-1, -2)) * self.scale
-        p = torch.softmax(scores + causal(t * world)[rank * t:(rank + 1) * t], -1)
+        own = causal(t).repeat(1, world) if self.is_of_own else causal(t * world)[rank * t:(rank + 1) * t]
+        p = torch.softmax(scores + own, -1)
         return self.o(torch.matmul(p, v).transpose(1, 2).reshape(b, t, d))
 
 
-def chunks_not_reduced():
-    """VeOmni#1115: gradients are reduced in the data-parallel group, which is of one rank, and not over the chunks of the sequence."""
+def chunked(is_reduced):
     rank, world = begin()
     net = Lm(layers=2, attn=Chunks)
 
@@ -41,7 +42,18 @@ def chunks_not_reduced():
         x, y = (v.chunk(world, 1)[rank].contiguous() for v in batch(step))
         return ce(net(x), y)
 
-    fit(net, loss_of, lambda step: None if BUG else average_gradients(net, world))
+    fit(net, loss_of, lambda step: average_gradients(net, world) if is_reduced else None)
+
+
+def chunks_not_reduced():
+    """VeOmni#1115: gradients are reduced in the data-parallel group, which is of one rank, and not over the chunks of the sequence."""
+    chunked(not BUG)
+
+
+def mask_of_the_own_chunk():
+    """Forks of ring attention: the causal mask of the own chunk is used for the keys of each chunk."""
+    Chunks.is_of_own = BUG
+    chunked(True)
 
 
 def clipped_before_the_mean():
@@ -157,7 +169,7 @@ def sound_outer_layers():
 # Ranks, and a part of the first answer; "": both are sound.
 CASES = {
     "chunks_not_reduced": (2, "gradients-not-reduced"), "clipped_before_the_mean": (2, "clip-norm"), "copy_of_the_ranks_seed": (2, "Module.gate."),
-    "ignored_by_fsdp": (2, "layers.0.attn.q.weight"),
+    "ignored_by_fsdp": (2, "layers.0.attn.q.weight"), "mask_of_the_own_chunk": (2, "repeated_masks"),
     "sound_rows": (2, ""), "sound_local_steps": (2, ""), "sound_outer_layers": (2, ""),
 }
 

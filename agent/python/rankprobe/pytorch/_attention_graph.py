@@ -102,6 +102,26 @@ def masks_behind(nodes: Iterable[Any]) -> list[Any]:
     return [torch.stack([one.to(found[0].device) for one in found]).double().sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
 
 
+def repeated_masks(nodes: Iterable[Any]) -> list[Any]:
+    """Returns the number of calls of attention of a part of a sequence on n parts whose mask is causal within two parts or more, as if
+    each was the own one, and the number of such calls. Returns [] if there are none."""
+    found = []
+    for node in nodes:
+        weights = saved(node, "result") if node.name() in _SOFTMAX else None
+        if type(weights) is not torch.Tensor or weights.dim() < 3 or len(found) == _MOST_CALLS or weights.numel() == 0:
+            continue
+        own, all_places = weights.shape[-2:]
+        if not _LEAST_PLACES <= own < all_places <= 4 * _MOST_PLACES or all_places % own:
+            continue
+        one = weights.detach().flatten(0, -3)[:1] if weights.dim() == 3 else weights.detach()[(slice(1), *[0] * (weights.dim() - 3))]
+        sees = (one.reshape(own, all_places // own, own) > _NOTHING).transpose(0, 1)
+        is_causal = (sees == torch.ones(own, own, dtype=torch.bool, device=sees.device).tril()).flatten(1).all(1)
+        found.append(is_causal.sum() > 1)
+    if not found:
+        return []
+    return [torch.stack([one.to(found[0].device) for one in found]).double().sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
+
+
 def _seen_by(node: Any, taken: Any = None) -> Any:
     """Returns whether one call sees exactly one token ahead, and whether it sees later ones, as a bool tensor of shape [2]; None if it
     cannot be judged. `taken`: what a product takes of the result of a softmax."""
@@ -262,4 +282,5 @@ def _is_mean_of_places(node: Any, shape: tuple[int, ...]) -> bool:
     return False
 
 
-__all__ = ["attention_sees", "masks_behind", "merged_positions", "saved", "sequence_means", "signed", "softmax_before", "softmax_dims", "without_masked"]
+__all__ = ["attention_sees", "masks_behind", "merged_positions", "repeated_masks", "saved", "sequence_means", "signed", "softmax_before",
+           "softmax_dims", "without_masked"]
