@@ -105,7 +105,7 @@ def masks_behind(nodes: Iterable[Any]) -> list[Any]:
 def repeated_masks(nodes: Iterable[Any]) -> list[Any]:
     """Returns the number of calls of attention of a part of a sequence on n parts whose mask is causal within two parts or more, as if
     each was the own one, and the number of such calls. Returns [] if there are none."""
-    found = []
+    found: list[torch.Tensor] = []
     for node in nodes:
         weights = saved(node, "result") if node.name() in _SOFTMAX else None
         if type(weights) is not torch.Tensor or weights.dim() < 3 or len(found) == _MOST_CALLS or weights.numel() == 0:
@@ -113,7 +113,7 @@ def repeated_masks(nodes: Iterable[Any]) -> list[Any]:
         own, all_places = weights.shape[-2:]
         if not _LEAST_PLACES <= own < all_places <= 4 * _MOST_PLACES or all_places % own:
             continue
-        one = weights.detach().flatten(0, -3)[:1] if weights.dim() == 3 else weights.detach()[(slice(1), *[0] * (weights.dim() - 3))]
+        one = weights.detach().reshape(-1, own, all_places)[0]
         sees = (one.reshape(own, all_places // own, own) > _NOTHING).transpose(0, 1)
         is_causal = (sees == torch.ones(own, own, dtype=torch.bool, device=sees.device).tril()).flatten(1).all(1)
         found.append(is_causal.sum() > 1)
