@@ -30,17 +30,58 @@ class AttentionSeesFuture : public RankRule {
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "attention_sees");
+    return KnowsTraining(input, "attention_sees") ||
+           KnowsTraining(input, "repeated_masks");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       std::optional<RankFinding> found = LookAt(input, rank);
+      if (!found.has_value()) found = MaskBehind(input, rank);
+      if (!found.has_value()) found = MaskRepeated(input, rank);
       if (found.has_value()) return {*std::move(found)};
     }
     return {};
   }
 
  private:
+  // The softmax is over later tokens, too.
+  static std::optional<RankFinding> MaskBehind(const RankInput& input,
+                                               const RankSeries& rank) {
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> found = TrainingAt(rank, "masks_behind", i);
+      if (found.size() != 2 || found[0] == 0) continue;
+      RankFinding finding;
+      finding.step = input.steps[i];
+      finding.name = "Training.0.debug.masks_behind.0";
+      finding.what = absl::StrCat(
+          "in ", found[0], " of ", found[1],
+          " attention calls the causal mask multiplies the result of a softmax "
+          "over all tokens: the weights of a token do not sum to 1, and depend "
+          "on later tokens. The mask belongs before the softmax, as -inf");
+      return finding;
+    }
+    return std::nullopt;
+  }
+  // A part of the sequence takes each part of the keys for its own.
+  static std::optional<RankFinding> MaskRepeated(const RankInput& input,
+                                                 const RankSeries& rank) {
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> found = TrainingAt(rank, "repeated_masks", i);
+      if (found.size() != 2 || found[0] == 0) continue;
+      RankFinding finding;
+      finding.step = input.steps[i];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.repeated_masks.0";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "in ", found[0], " of ", found[1],
+          " attention calls of a part of a sequence the mask is causal within "
+          "two or more parts of the keys, as if each was its own: tokens see "
+          "keys of later parts, or not all of earlier ones");
+      return finding;
+    }
+    return std::nullopt;
+  }
   static std::optional<RankFinding> LookAt(const RankInput& input,
                                            const RankSeries& rank) {
     std::optional<int64_t> first;

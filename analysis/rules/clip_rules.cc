@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "analysis/rules/clipped_means.h"
 #include "analysis/rules/rank_rule.h"
 
 namespace rankprobe::analysis {
@@ -83,8 +84,9 @@ class ClipUneven : public RankRule {
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<Factor> factors = FactorsAt(gradients, rank, i);
         const std::optional<double> most = FactorOfMost(factors);
+        // A clipping leaves something of each gradient.
         if (factors.size() < 4 || !most.has_value() || IsOne(*most) ||
-            *most >= 1)
+            *most >= 1 || *most == 0)
           continue;
         Judge();
         std::vector<const Factor*> left_out;
@@ -141,8 +143,14 @@ class ClipNorm : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     // One rank of each group of replicas holds the whole model together.
     std::vector<const RankSeries*> whole;
-    for (const auto& group : ReplicasOf(input))
+    for (const auto& group : ReplicasOf(input)) {
+      std::optional<RankFinding> early = ClippedBeforeMean(input, group);
+      if (early.has_value()) {
+        Judge();
+        return {*std::move(early)};
+      }
       whole.push_back(&input.ranks[group[0]]);
+    }
     if (whole.size() < 2) return {};
     Judge();
     std::vector<size_t> steps;

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/rules/rule.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -232,7 +234,9 @@ class FrozenMoves : public RankRule {
   }
   absl::string_view twin() const override {
     return "frozen parameters without a gradient, which no optimizer changes; "
-           "gradients that a program makes by itself";
+           "gradients that a program makes by itself; frozen weights that "
+           "follow others in each step; adapters that are reset behind a "
+           "merge";
   }
   size_t LeastSteps() const override { return 2 * kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -240,7 +244,11 @@ class FrozenMoves : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
-      std::optional<RankFinding> found;
+      std::optional<RankFinding> found = BaseMoves(input, rank);
+      if (found.has_value()) {
+        Judge();
+        return {*std::move(found)};
+      }
       for (const std::string& parameter : ParametersOf(rank)) {
         const std::optional<size_t> since = MovesSince(input, rank, parameter);
         if (!since.has_value()) continue;
@@ -266,6 +274,81 @@ class FrozenMoves : public RankRule {
 
  private:
   static constexpr size_t kLeast = 3;
+
+  // A weight that no optimizer holds, of a layer that has others which one holds,
+  // changes in a few steps for good: adapters are merged into it, and are not
+  // taken out again, but trained on.
+  static std::optional<RankFinding> BaseMoves(const RankInput& input,
+                                              const RankSeries& rank) {
+    constexpr absl::string_view kUsed = ".forward.0.parameters.";
+    std::optional<RankFinding> found;
+    for (const auto& [name, cells] : rank.values) {
+      const size_t at = absl::string_view(name).find(kUsed);
+      if (at == std::string::npos || !absl::StartsWith(name, "Module."))
+        continue;
+      const std::string path = name.substr(7, name.rfind('.', at - 1) - 7);
+      if (rank.Of("Parameter",
+                  absl::StrCat(path, ".", name.substr(at + kUsed.size())),
+                  "param") != nullptr ||
+          !IsAdapted(rank, path))
+        continue;
+      std::optional<size_t> last, first;
+      size_t steps = 0, changes = 0;
+      for (size_t i = 0; i < cells.size(); ++i) {
+        // A temperature or a step count is one number.
+        if (!IsFinite(cells[i]) || cells[i].largest == cells[i].smallest)
+          continue;
+        ++steps;
+        if (last.has_value() &&
+            DeviationOf(cells[i], cells[*last]) > kRounding) {
+          if (!GoesOn(rank, path, i)) break;
+          if (changes++ == 0) first = i;
+        }
+        last = i;
+      }
+      if (changes == 0 || changes * 4 > steps || steps < 2 * kLeast) continue;
+      RankFinding one;
+      one.step = input.steps[*first];
+      if (input.ranks.size() > 1) one.rank = rank.rank;
+      one.name = name;
+      one.exact = false;
+      one.what = absl::StrCat(
+          "a weight that no optimizer holds changes in ", changes, " of ",
+          steps,
+          " steps, while the same layer has weights that are trained: "
+          "adapters are merged into it (by eval(), for a checkpoint) and not "
+          "taken out again, so that they count twice");
+      KeepEarliest(std::move(one), &found);
+    }
+    return found;
+  }
+  // Whether an optimizer holds a parameter of the layer itself, or of a layer in
+  // it.
+  static bool IsAdapted(const RankSeries& rank, const std::string& path) {
+    const std::string prefix = absl::StrCat("Parameter.", path, ".");
+    const auto it = rank.values.lower_bound(prefix);
+    return it != rank.values.end() && absl::StartsWith(it->first, prefix);
+  }
+  // Whether what is trained in the layer is what the optimizer left. Adapters
+  // that are reset behind a merge (ReLoRA) are not.
+  static bool GoesOn(const RankSeries& rank, const std::string& path,
+                     size_t step) {
+    const std::string prefix = absl::StrCat("Parameter.", path, ".");
+    for (auto it = rank.values.lower_bound(prefix);
+         it != rank.values.end() && absl::StartsWith(it->first, prefix); ++it) {
+      const std::string parameter =
+          ParameterOf(it->first, "Parameter", "param");
+      const auto* const left =
+          parameter.empty() ? nullptr : rank.Of("Update", parameter, "param");
+      if (left != nullptr && step > 0 && IsFinite((*left)[step - 1]) &&
+          IsFinite(it->second[step]) &&
+          !AreClose((*left)[step - 1], it->second[step]))
+        return false;
+    }
+    return true;
+  }
+  // Of the norm. What is added and subtracted again is off by less.
+  static constexpr double kRounding = 1e-5;
 
   // Returns the first of the last steps in which the parameter is frozen and
   // changes, if it was trained before.

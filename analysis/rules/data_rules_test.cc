@@ -487,5 +487,36 @@ TEST_F(DataRulesTest, AnAdvantageWithAGraph) {
   EXPECT_THAT(found[0].what, HasSubstr("advantage"));
 }
 
+TEST_F(DataRulesTest, AdaptersThatStayInAWeight) {
+  const auto merge = [&](size_t period, bool begins_anew) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      const auto trained = static_cast<double>(i);
+      Set("Module.b.Lora.forward.0.parameters.base", i,
+          3 + 0.1 * static_cast<double>(i / period));
+      Set("Parameter.b.w.0.debug.param", i, trained);
+      Set("Update.b.w.0.debug.param", i, trained + (begins_anew ? 0.5 : 1));
+    }
+  };
+  merge(kDataSteps, false);
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  merge(6, false);
+  const auto found = Find("frozen-moves");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
+  EXPECT_FALSE(found[0].exact);
+  merge(6, true);
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  // A temperature.
+  merge(6, false);
+  for (size_t i = 0; i < kDataSteps; ++i) {
+    RankCell& cell = At("Module.b.Lora.forward.0.parameters.base", i);
+    cell.smallest = cell.largest;
+  }
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  // It follows others in each step.
+  merge(1, false);
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+}
+
 }  // namespace
 }  // namespace rankprobe::analysis

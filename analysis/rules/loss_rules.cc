@@ -117,7 +117,7 @@ class LossOfProbabilities : public RankRule {
   // As the agent writes it; 2 is that of logits.
   static constexpr double kOfLogarithms = 1, kOfAnother = 3, kCut = 4,
                           kNoLogarithms = 5, kOneClass = 6, kSeveral = 7,
-                          kOfDivergence = 8;
+                          kOfDivergence = 8, kDropped = 9;
 
   static const char* WhatOf(double kind) {
     if (kind == kOfLogarithms)
@@ -142,6 +142,10 @@ class LossOfProbabilities : public RankRule {
       return "the targets of the cross entropy are 1 for several classes of a "
              "sample and are no probabilities: for labels that exclude no "
              "other, binary_cross_entropy_with_logits is meant";
+    if (kind == kDropped)
+      return "the loss takes logits some of which a dropout has set to 0, at "
+             "random and whatever the model computes: no dropout belongs "
+             "behind the last layer";
     if (kind == kCut)
       return "the loss expects logits of both signs and takes what a ReLU "
              "leaves: a class cannot be said to be less likely than 0 says";
@@ -212,7 +216,7 @@ class WorseThanGuessing : public RankRule {
 };
 
 // Finds a parameter group whose learning rate becomes 0 while that of others
-// does not.
+// does not, and a schedule that begins with many steps of 0.
 class LearningRateZero : public RankRule {
  public:
   absl::string_view name() const override { return "learning-rate-zero"; }
@@ -222,8 +226,9 @@ class LearningRateZero : public RankRule {
     return "a second parameter group";
   }
   absl::string_view twin() const override {
-    return "a schedule that ends at 0 for all groups; a group that is frozen "
-           "from the first step on, or for a time: worth a look, no fault";
+    return "a schedule that ends at 0 for all groups, or begins with a few "
+           "steps of 0; a group that is frozen from the first step on, or for "
+           "a time: worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast + 1; }
   bool CanJudge(const RankInput& input) const override {
@@ -232,6 +237,11 @@ class LearningRateZero : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
     for (const RankSeries& rank : input.ranks) {
+      std::optional<RankFinding> at_first = ZeroAtFirst(input, rank);
+      if (at_first.has_value()) {
+        Judge();
+        return {*std::move(at_first)};
+      }
       if (Of(rank, 1) != nullptr) Judge();
       for (size_t group = 0; Of(rank, group) != nullptr; ++group) {
         std::optional<RankFinding> one = LookAt(input, rank, group);
@@ -246,9 +256,35 @@ class LearningRateZero : public RankRule {
   }
 
  private:
-  // Steps in which it is 0 and another is not.
-  static constexpr size_t kLeast = 3;
+  // Steps in which it is 0 and another is not; first steps in which all are 0.
+  static constexpr size_t kLeast = 3, kLeastAtFirst = 8;
 
+  // Those of all groups, in each of the first steps. A warm-up that begins with 0
+  // leaves it in the next step.
+  static std::optional<RankFinding> ZeroAtFirst(const RankInput& input,
+                                                const RankSeries& rank) {
+    size_t steps = 0;
+    double behind = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> rates = TrainingAt(rank, "lr", i);
+      if (rates.empty()) continue;
+      behind = *std::max_element(rates.begin(), rates.end());
+      if (behind > 0) break;
+      ++steps;
+    }
+    if (steps < kLeastAtFirst || behind == 0 || input.steps[0] != 0)
+      return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[0];
+    finding.name = "Training.0.debug.lr";
+    finding.exact = false;
+    finding.what = absl::StrCat("the learning rate is 0 in each of the first ",
+                                steps, " steps and then ", behind,
+                                ": nothing is trained in them. A warm-up that "
+                                "divides integers (step // "
+                                "warmup) is 0 up to its end");
+    return finding;
+  }
   static const std::vector<RankCell>* Of(const RankSeries& rank, size_t group) {
     return rank.Find(absl::StrCat("Training.0.debug.lr.", group));
   }

@@ -104,7 +104,7 @@ class PairTargets : public ShapeRule {
 
  private:
   // As the agent writes it; 1 is one label for all.
-  static constexpr double kItself = 2, kOverSamples = 3;
+  static constexpr double kItself = 2, kOverSamples = 3, kInQueue = 4;
 
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
@@ -116,7 +116,11 @@ class PairTargets : public ShapeRule {
     finding.name = "Training.0.debug.pair_targets";
     finding.exact = false;
     finding.what =
-        found[0] == kOverSamples
+        found[0] == kInQueue
+            ? "the partner of each sample, in the first column of the logits, "
+              "is among the other columns, too: the loss raises and lowers the "
+              "same similarity. Put the keys into the queue behind the loss"
+        : found[0] == kOverSamples
             ? "the logits are the products of all pairs of a batch, and a part "
               "is divided by its norm over the samples (F.normalize(dim=0)): "
               "the features of a sample do not have the length 1, and depend "

@@ -152,5 +152,64 @@ TEST_F(ObjectiveRulesTest, UpdatesThatAreRoundedAway) {
   EXPECT_THAT(found[0].what, HasSubstr("90 % of the numbers"));
 }
 
+TEST_F(ObjectiveRulesTest, APartnerThatIsInTheQueue) {
+  Training(0, "pair_targets", 1, 4);
+  const auto found = Find("pair-targets");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("behind the loss"));
+}
+
+TEST_F(ObjectiveRulesTest, LogitsOfADropout) {
+  Training(0, "loss_of_probabilities", 2, 9);
+  const auto found = Find("loss-of-probabilities");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("dropout"));
+}
+
+TEST_F(ObjectiveRulesTest, AllIndicesOfEachSample) {
+  Training(0, "loss_broadcast.0", 1, 4);
+  Training(0, "loss_broadcast.1", 1, 32);
+  const auto found = Find("loss-broadcast");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("[:, index]"));
+}
+
+TEST_F(ObjectiveRulesTest, AMaskBehindTheSoftmax) {
+  for (const auto& [name, value] :
+       {std::pair("attention_sees.0", 0.), std::pair("attention_sees.1", 0.),
+        std::pair("attention_sees.2", 2.), std::pair("masks_behind.0", 0.),
+        std::pair("masks_behind.1", 2.)})
+    Each(name, value);
+  EXPECT_THAT(Find("attention-sees-future"), IsEmpty());
+  Training(0, "masks_behind.0", 1, 2);
+  const auto found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 1);
+  EXPECT_THAT(found[0].what, HasSubstr("in 2 of 2"));
+}
+
+TEST_F(ObjectiveRulesTest, AMaskOfOnePartForAllParts) {
+  Training(0, "repeated_masks.0", 1, 0);
+  Training(0, "repeated_masks.1", 1, 2);
+  EXPECT_THAT(Find("attention-sees-future"), IsEmpty());
+  Training(0, "repeated_masks.0", 1, 2);
+  const auto found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in 2 of 2"));
+}
+
+TEST_F(ObjectiveRulesTest, AWarmUpThatIsZero) {
+  for (const auto& [zero, findings] :
+       {std::pair<size_t, size_t>{1, 0}, {8, 1}, {kNumberOfSteps, 0}}) {
+    for (size_t i = 0; i < kNumberOfSteps; ++i)
+      Training(0, "lr", i, i < zero ? 0 : 0.1);
+    EXPECT_THAT(Find("learning-rate-zero"), SizeIs(findings)) << zero;
+  }
+}
+
 }  // namespace
 }  // namespace rankprobe::analysis

@@ -352,16 +352,17 @@ class GradientLost : public OriginRule {
 
  protected:
   std::optional<RankFinding> LookAt(
-      const RankInput& input, const std::vector<size_t>& /*group*/,
+      const RankInput& input, const std::vector<size_t>& group,
       const std::vector<Flow>& flows) const override {
     std::optional<RankFinding> found;
     size_t lost = 0;
+    const std::vector<OwnGradient> own = OwnGradientsOf(input.ranks[group[0]]);
     for (const Flow& flow : flows) {
       std::optional<size_t> first;
       size_t steps = 0, zero = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         if (!IsFinite(flow.mean[i]) || flow.mean[i].norm == 0 ||
-            !IsFinite((*flow.taken)[i]))
+            !IsFinite((*flow.taken)[i]) || HasZero(own, flow.parameter, i))
           continue;
         ++steps;
         if ((*flow.taken)[i].norm != 0) continue;
@@ -381,6 +382,23 @@ class GradientLost : public OriginRule {
     found->others = lost - 1;
     found->exact = lost == flows.size();
     return found;
+  }
+
+ private:
+  // Whether one of the backwards of the step left zeros, which the optimizer may
+  // have taken before another one: the bias of a critic, whose loss is a
+  // difference.
+  static bool HasZero(const std::vector<OwnGradient>& gradients,
+                      const std::string& parameter, size_t step) {
+    return std::any_of(gradients.begin(), gradients.end(),
+                       [&](const OwnGradient& own) {
+                         return own.parameter == parameter &&
+                                std::any_of(own.micro.begin(), own.micro.end(),
+                                            [&](const auto* cells) {
+                                              return (*cells)[step].is_there &&
+                                                     (*cells)[step].norm == 0;
+                                            });
+                       });
   }
 };
 

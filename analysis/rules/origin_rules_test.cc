@@ -260,6 +260,21 @@ TEST_F(OriginRulesTest, GradientsAreZeroBeforeTheOptimizer) {
   found = Find("gradient-lost");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
+  // That is no clipping, which would leave something.
+  Train(1, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
+    for (size_t p = 1; p < kParameters; ++p) t->taken[p].assign(kSize, 0.F);
+  });
+  EXPECT_THAT(Find("clip-uneven"), IsEmpty());
+  Train(1, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
+    t->taken[2].assign(kSize, 0.F);
+  });
+  // A backward behind the optimizer's step.
+  for (size_t i = 0; i < kOriginSteps; ++i) {
+    const std::string own = "Module.l2.Linear.parameters_grad.";
+    Set(0, own + "1.weight", i, input_.ranks[0].values[own + "0.weight"][i]);
+    Set(0, own + "0.weight", i, {true, 0, 0, 0, 0});
+  }
+  EXPECT_THAT(Find("gradient-lost"), IsEmpty());
 }
 
 TEST_F(OriginRulesTest, OneGradientIsReducedTwice) {
@@ -307,6 +322,15 @@ TEST_F(OriginRulesTest, AScheduleBeginsAgain) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].step, 9);
   EXPECT_FALSE(found[0].exact);
+  // Warm restarts, at the end of a cycle.
+  fill([](size_t i) {
+    return 0.03 + std::cos(static_cast<double>(i % 8) * M_PI / 16);
+  });
+  EXPECT_THAT(Find("schedule-restarts"), SizeIs(1));
+  fill([](size_t i) {
+    return 1.02 + std::cos(static_cast<double>(i % 8) * M_PI / 8);
+  });
+  EXPECT_THAT(Find("schedule-restarts"), IsEmpty());
 }
 
 TEST_F(OriginRulesTest, AScheduleTurnsBack) {
@@ -570,6 +594,70 @@ TEST_F(OriginRulesTest, PaddingThatIsLearned) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_THAT(found[0].what, HasSubstr("25 %"));
+}
+
+TEST_F(OriginRulesTest, APartThatABackwardBringsNothing) {
+  Train(1, nullptr);
+  for (auto& [name, cells] : input_.ranks[0].values) {
+    if (absl::StrContains(name, "l1.") && absl::StrContains(name, "grad"))
+      std::fill(cells.begin(), cells.end(), RankCell{true, 0, 0, 0, 0});
+  }
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+  const std::string arrives = "Module.l1.Linear.backward.0.input.0";
+  for (size_t i = 0; i < kOriginSteps; ++i)
+    Set(0, arrives, i, {true, 0, 0, 0, 0});
+  const auto found = Find("gradient-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].name, "Parameter.l1.weight.0.debug.grad");
+  // A layer whose own inputs are 0.
+  Set(0, arrives, 5, {true, 1, 0, 1, -1});
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+}
+
+TEST_F(OriginRulesTest, GradientsThatAreClippedBeforeTheirMean) {
+  const auto clip = [&](double limit, bool is_before) {
+    Train(2, nullptr);
+    for (size_t i = 0; i < kOriginSteps; ++i) {
+      std::vector<double> squares(2, 0);
+      double square = 0;
+      const auto own = [](size_t p) {
+        return absl::StrCat("Module.l", p, ".Linear.parameters_grad.0.weight");
+      };
+      const auto taken = [](size_t p) {
+        return absl::StrCat("Parameter.l", p, ".weight.0.debug.grad");
+      };
+      for (size_t p = 0; p < kParameters; ++p) {
+        for (size_t r = 0; r < 2; ++r) {
+          RankCell& cell = input_.ranks[r].values[own(p)][i];
+          // Rank 1 has larger gradients.
+          for (double* const number :
+               {&cell.norm, &cell.mean, &cell.largest, &cell.smallest})
+            *number *= r == 0 ? 1 : 1.5;
+          squares[r] += cell.norm * cell.norm;
+        }
+        square += std::pow(input_.ranks[0].values[own(p)][i].norm, 2);
+      }
+      for (size_t p = 0; p < kParameters; ++p) {
+        RankCell mean = {true, 0.1, 0, 1, -1};
+        for (size_t r = 0; r < 2; ++r) {
+          mean.mean += input_.ranks[r].values[own(p)][i].mean / 2 * limit /
+                       std::sqrt(is_before ? squares[r] : square);
+        }
+        for (size_t r = 0; r < 2; ++r) Set(r, taken(p), i, mean);
+      }
+    }
+  };
+  clip(0.5, false);
+  EXPECT_THAT(Find("clip-norm"), IsEmpty());
+  clip(0.5, true);
+  const auto found = Find("clip-norm", "gradient-not-mean");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("to the norm 0.5 before"));
+  // A limit that no norm reaches.
+  clip(1e6, true);
+  EXPECT_THAT(Find("clip-norm", "gradient-not-mean"), IsEmpty());
 }
 
 }  // namespace

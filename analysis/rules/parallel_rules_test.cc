@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr size_t kParallelSteps = 8;
@@ -381,6 +382,64 @@ TEST_F(ParallelRulesTest, StagesOfAPipelineAreNoReplicas) {
   EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
 }
 
+// The first and the last layer of a model have one name, and begin apart.
+TEST_F(ParallelRulesTest, StagesWhoseOuterLayersHaveOneName) {
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t p = 0; p < 5; ++p) {
+        Gradient(r, absl::StrCat("l", p), i, p < 4 ? Some(p, 3) : Some(p, 3, r),
+                 Some(p, i, r), Some(p, i, r));
+      }
+    }
+    Training(1, "loss", i, 2.0);
+  }
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+  At(0, "Distributed.send.0.forward.input.0", 0) = Some(8, 1);
+  At(1, "Distributed.recv.0.forward.output.0", 0) = Some(8, 1);
+  EXPECT_THAT(Find("gradients-not-reduced"), IsEmpty());
+}
+
+TEST_F(ParallelRulesTest, WeightsThatAreAveragedNowAndThen) {
+  const auto fill = [&](size_t period) {
+    for (size_t i = 0; i < kParallelSteps; ++i) {
+      for (size_t r = 0; r < 2; ++r) {
+        for (size_t p = 0; p < 4; ++p) {
+          Gradient(r, absl::StrCat("l", p), i,
+                   Some(p, i, i % period == 0 ? 0 : r), Some(p, i, r),
+                   Some(p, i, r));
+        }
+      }
+    }
+  };
+  fill(kParallelSteps);
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+  fill(3);
+  EXPECT_THAT(Find("gradients-not-reduced"), IsEmpty());
+}
+
+// Each rank has other rows of a table, which one seed has started.
+TEST_F(ParallelRulesTest, RowsOfATable) {
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t p = 0; p < 4; ++p) {
+        Gradient(r, absl::StrCat("l", p), i, Some(p, i), Some(p, i, p),
+                 Some(p, i, p));
+      }
+      Gradient(r, "table", i, i == 0 ? Some(9, 3) : Some(9, i, r),
+               Some(9, i, r), Some(9, i, r));
+    }
+  }
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+  for (size_t r = 0; r < 2; ++r) {
+    At(r, "Module.table.Linear.forward.0.output.0", 0) = Some(4, 4);
+    At(r, "Module.table.Linear.backward.0.input.0", 0) = Some(5, 5);
+  }
+  EXPECT_THAT(Find("gradients-not-reduced"), IsEmpty());
+  // Data of each rank.
+  At(1, "Module.table.Linear.backward.0.input.0", 0) = Some(5, 6);
+  EXPECT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+}
+
 // One seed has started the experts of the ranks, which no reduction sums.
 TEST_F(ParallelRulesTest, ExpertsOfRanksAreNoReplicas) {
   for (size_t i = 0; i < kParallelSteps; ++i) {
@@ -437,8 +496,19 @@ TEST_F(ParallelRulesTest, TheModuleInWhichRanksPart) {
   pass("a.mlp.Mlp.forward", true, true);
   auto found = Find("gradients-not-reduced");
   ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what,
+              HasSubstr("Module.a.mlp.up.Linear.forward.0 takes the same"));
+  // One of several parts.
+  for (size_t r = 0; r < 2; ++r) {
+    At(r, "Module.b.mlp.up.Linear.forward.0.parameters.weight", 0) =
+        Some(7, 8, r);
+  }
+  pass("b.mlp.up.Linear.forward", true, false);
+  found = Find("gradients-not-reduced");
+  ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("they are not reduced over the ranks"));
   // Its gradient is not summed.
+  pass("a.mlp.Mlp.forward", true, true);
   pass("a.mlp.Mlp.backward", true, false);
   pass("a.Block.backward", true, false);
   found = Find("gradients-not-reduced");
@@ -446,6 +516,11 @@ TEST_F(ParallelRulesTest, TheModuleInWhichRanksPart) {
   EXPECT_THAT(found[0].what,
               HasSubstr("what Module.a.mlp.Mlp.backward.0 takes is"));
   EXPECT_EQ(found[0].name, "Module.a.mlp.Mlp.backward.0.output.0");
+  // Its forward took something else on each rank.
+  pass("a.mlp.Mlp.forward", false, false);
+  found = Find("gradients-not-reduced");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, Not(HasSubstr("a.mlp.Mlp.backward")));
 }
 
 TEST_F(ParallelRulesTest, TheSameGradientForPartsBesideCopies) {

@@ -26,6 +26,13 @@ bool HoldsPart(const RankInput& input, const std::vector<size_t>& ranks,
   return false;
 }
 
+// Whether the forward took something else on each rank, which its backward uses.
+bool HasParted(const RankInput& input, const std::vector<size_t>& ranks,
+               absl::string_view module, size_t step) {
+  return !AreAllEqual(
+      HeldAt(input, ranks, absl::StrCat(module, ".forward.0.input.0"), step));
+}
+
 }  // namespace
 
 std::string PartingPlace(const RankInput& input, size_t step) {
@@ -46,7 +53,8 @@ std::string PartingPlace(const RankInput& input, size_t step) {
       const HeldCells made = HeldAt(input, ranks, name, step);
       if (given.size() < ranks.size() || made.size() < ranks.size() ||
           given[0].second->norm == 0 || !AreAllEqual(given) ||
-          AreAllEqual(made) || HoldsPart(input, ranks, module, step))
+          AreAllEqual(made) || HoldsPart(input, ranks, module, step) ||
+          (phase == "backward" && HasParted(input, ranks, module, step)))
         continue;
       const std::ptrdiff_t depth =
           std::count(module.begin(), module.end(), '.');
@@ -57,6 +65,27 @@ std::string PartingPlace(const RankInput& input, size_t step) {
     if (!innermost.empty()) return innermost;
   }
   return "";
+}
+
+std::string OwnWeightPlace(const RankInput& input, size_t step) {
+  std::vector<size_t> ranks(input.ranks.size());
+  std::iota(ranks.begin(), ranks.end(), size_t{0});
+  std::string found;
+  for (const auto& [name, cells] : input.ranks[0].values) {
+    absl::string_view module = name;
+    if (!absl::StartsWith(name, "Module.") ||
+        !absl::ConsumeSuffix(&module, ".forward.0.output.0") ||
+        !HoldsPart(input, ranks, module, step))
+      continue;
+    const HeldCells given =
+        HeldAt(input, ranks, absl::StrCat(module, ".forward.0.input.0"), step);
+    if (given.size() < ranks.size() || given[0].second->norm == 0 ||
+        !AreAllEqual(given) || AreAllEqual(HeldAt(input, ranks, name, step)))
+      continue;
+    if (!found.empty()) return "";
+    found = name;
+  }
+  return found;
 }
 
 }  // namespace rankprobe::analysis

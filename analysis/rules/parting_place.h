@@ -18,6 +18,11 @@ namespace rankprobe::analysis {
 // none, as where each rank has its own data.
 std::string PartingPlace(const RankInput& input, size_t step);
 
+// Returns the output of the only module that takes the same on the ranks, has
+// other weights on each and gives something else. Empty if there are several, as
+// the parts of a model are, or none.
+std::string OwnWeightPlace(const RankInput& input, size_t step);
+
 }  // namespace rankprobe::analysis
 
 #endif  // RANKPROBE_ANALYSIS_RULES_PARTING_PLACE_H_

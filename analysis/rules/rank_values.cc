@@ -235,7 +235,8 @@ const RankCell* FirstOf(const RankSeries& rank, const std::string& parameter) {
 
 // Whether the ranks have most parameters by the same names, which begin with the
 // same numbers. Constant ones, such as the weights of a normalization, always do.
-bool BeginAlike(const RankSeries& a, const RankSeries& b) {
+// are_all: none of one name begins with other numbers.
+bool BeginAlike(const RankSeries& a, const RankSeries& b, bool are_all) {
   size_t all = 0, alike = 0;
   for (const std::string& parameter : ParametersOf(b)) {
     const RankCell* const of_a = FirstOf(a, parameter);
@@ -243,8 +244,11 @@ bool BeginAlike(const RankSeries& a, const RankSeries& b) {
     if (of_b == nullptr || of_b->largest == of_b->smallest) continue;
     ++all;
     if (of_a == nullptr) continue;
-    if (!AreEqual(*of_a, *of_b)) return false;
-    ++alike;
+    if (AreEqual(*of_a, *of_b)) {
+      ++alike;
+    } else if (are_all) {
+      return false;
+    }
   }
   return alike > 1 && 2 * alike >= all;
 }
@@ -253,7 +257,7 @@ bool BeginAlike(const RankSeries& a, const RankSeries& b) {
 // pass tensors to each other and only the last one computes it.
 class Stages {
  public:
-  explicit Stages(const RankInput& input) {
+  explicit Stages(const RankInput& input) : input_(input) {
     for (const RankSeries& rank : input.ranks) {
       bool has_loss = false, passes = false;
       // A step of several micro batches has several losses.
@@ -281,16 +285,22 @@ class Stages {
     one_seed_ = true;
     for (size_t r = 0; r < input.ranks.size(); ++r) {
       one_seed_ =
-          one_seed_ && (has_loss_[r] || BeginAlike(input.ranks[r], of_last));
+          one_seed_ && (has_loss_[r] ||
+                        BeginAlike(input.ranks[r], of_last, /*are_all=*/true));
     }
   }
   // Whether these ranks are different stages that one seed has started.
   bool AreStages(size_t a, size_t b) const {
+    // The first and the last layer of a model may have one name.
+    if (has_loss_[a] != has_loss_[b] && passes_[a] && passes_[b] &&
+        BeginAlike(input_.ranks[a], input_.ranks[b], /*are_all=*/false))
+      return true;
     if (!one_seed_ || (has_loss_[a] && has_loss_[b])) return false;
     return has_loss_[a] != has_loss_[b] || (passes_[a] && passes_[b]);
   }
 
  private:
+  const RankInput& input_;
   std::vector<bool> has_loss_, passes_;
   // Whether each stage begins with the numbers of the last one.
   bool one_seed_ = false;

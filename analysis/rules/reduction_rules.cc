@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/parting_place.h"
 #include "analysis/rules/rank_rule.h"
@@ -26,9 +27,9 @@ class GradientsNotReduced : public RankRule {
   }
   absl::string_view twin() const override {
     return "shards, whose parameters differ too, but for those that begin as "
-           "one number; stages of a pipeline and experts that one seed has "
-           "started; ranks that train alone on purpose between two averagings "
-           "of weights (local SGD) are found";
+           "one number; stages of a pipeline, experts and rows of a table that "
+           "one seed has started; ranks that train alone and average their "
+           "weights now and then (local SGD)";
   }
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return 1; }
@@ -81,9 +82,11 @@ class GradientsNotReduced : public RankRule {
           GradientsDiffer(input, parameter, step);
       if (!differ.has_value()) continue;
       ++*looked;
-      if (*differ > 0) unlike.emplace_back(parameter, *differ);
+      if (*differ > 0 && !IsPartOfRows(input, parameter, step))
+        unlike.emplace_back(parameter, *differ);
     }
-    if (*looked < 3 || unlike.empty()) return std::nullopt;
+    if (*looked < 3 || unlike.empty() || AreAveraged(input, unlike))
+      return std::nullopt;
     if (unlike.size() * 4 < *looked * 3) {
       // What a layer does by itself: it parts on the replicas, the others do
       // not.
@@ -138,14 +141,23 @@ class GradientsNotReduced : public RankRule {
       return finding;
     }
     const std::string factors = FactorsText(input, step);
-    const std::string place =
+    std::string place =
         factors.empty() ? PartingPlace(input, step) : std::string();
+    const std::string own = factors.empty() && place.empty()
+                                ? OwnWeightPlace(input, step)
+                                : std::string();
     absl::StrAppend(
         &finding.what,
         !factors.empty()
             ? absl::StrCat(factors,
                            ": they are reduced, and a rank clips or "
                            "scales its own by itself")
+        : !own.empty()
+            ? absl::StrCat(own.substr(0, own.rfind(".output.")),
+                           " takes the same on the ranks and has other weights "
+                           "on each: copies that the ranks began with seeds of "
+                           "their own, or parts whose results are not put "
+                           "together")
         : place.empty()
             ? "they are not reduced over the ranks, or are computed of "
               "activations that a collective should have made equal"
@@ -154,6 +166,7 @@ class GradientsNotReduced : public RankRule {
                            "gives is not: a sum over the ranks is missing in "
                            "it, or comes too late"));
     // Where it began says more than the parameter that differs most.
+    if (place.empty()) place = own;
     if (!place.empty()) finding.name = place;
     return finding;
   }
@@ -204,6 +217,60 @@ class GradientsNotReduced : public RankRule {
   static constexpr double kSpread = 0.004;
   // Ranks that are named.
   static constexpr size_t kMostNamed = 4;
+
+  // Whether ranks train alone and average their weights now and then (local
+  // SGD): most of what has parted becomes one again, twice or more often.
+  static bool AreAveraged(
+      const RankInput& input,
+      const std::vector<std::pair<std::string, double>>& parted) {
+    std::vector<size_t> all(input.ranks.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    size_t averaged = 0;
+    for (const auto& [parameter, differ] : parted) {
+      size_t times = 0;
+      bool has_parted = false;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const HeldCells held =
+            HeldAt(input, all,
+                   absl::StrCat("Parameter.", parameter, ".0.debug.param"), i);
+        if (held.size() < 2) continue;
+        const bool are_one = AreAllEqual(held);
+        if (are_one && has_parted) ++times;
+        has_parted = !are_one;
+      }
+      if (times >= 2) ++averaged;
+    }
+    return averaged * 2 > parted.size();
+  }
+
+  // Whether the layer gives the same on the ranks, and gets the same gradient:
+  // it adds up what the ranks have, and each has other rows of a table, which
+  // one seed may have started.
+  static bool IsPartOfRows(const RankInput& input, const std::string& parameter,
+                           size_t step) {
+    const size_t dot = parameter.rfind('.');
+    if (dot == std::string::npos) return false;
+    const std::string module =
+        absl::StrCat("Module.", parameter.substr(0, dot), ".");
+    std::vector<size_t> all(input.ranks.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    size_t alike = 0;
+    const auto& values = input.ranks[0].values;
+    for (auto it = values.lower_bound(module);
+         it != values.end() && absl::StartsWith(it->first, module); ++it) {
+      // Behind the class, which has no dot.
+      const absl::string_view rest =
+          absl::string_view(it->first).substr(module.size());
+      const absl::string_view what =
+          rest.substr(std::min(rest.find('.'), rest.size()));
+      if (what != ".forward.0.output.0" && what != ".backward.0.input.0")
+        continue;
+      const HeldCells held = HeldAt(input, all, it->first, step);
+      if (held.size() < all.size() || !AreAllEqual(held)) return false;
+      ++alike;
+    }
+    return alike == 2;
+  }
 
   // How much, of a parameter that is the same on the ranks that have it.
   static std::optional<double> GradientsDiffer(const RankInput& input,

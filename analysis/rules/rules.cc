@@ -178,6 +178,8 @@ class UpdateZero : public Rule {
       const bool is_known = update != nullptr && IsThere((*update)[i]);
       // The optimizer has the gradient, and what it made of it is not recorded.
       if (is_held && !is_known && update != nullptr) continue;
+      // It was set to zero, or is that of a later backward.
+      if (is_held && IsThere((*grad)[i]) && (*grad)[i].largest == 0) continue;
       ++updates.steps;
       const bool is_zero = is_known ? (*update)[i].largest == 0 : !is_held;
       if (is_zero && updates.zero++ == 0) updates.first = i;
@@ -227,20 +229,23 @@ class UpdateZero : public Rule {
           const std::string name = ParameterOf(held.name, "Parameter", "param");
           return !name.empty() && name != parameter &&
                  held.cells.size() == used->size() &&
-                 AreOneTensor(held.cells, *used);
+                 (AreOneTensor(held.cells, *used, 0) ||
+                  AreOneTensor(held.cells, *used, 1));
         });
   }
+  // later: by how many steps the optimizer is numbered behind the forward. The
+  // first of several ends a step.
   static bool AreOneTensor(const std::vector<ScanCell>& held,
-                           const std::vector<ScanCell>& used) {
+                           const std::vector<ScanCell>& used, size_t later) {
     size_t both = 0;
-    for (size_t i = 0; i < held.size(); ++i) {
-      if (held[i].count == 0 || used[i].count == 0) continue;
+    for (size_t i = later; i < held.size(); ++i) {
+      const ScanCell &one = held[i], &other = used[i - later];
+      if (one.count == 0 || other.count == 0) continue;
       ++both;
-      if (held[i].largest != used[i].largest ||
-          held[i].smallest != used[i].smallest)
+      if (one.largest != other.largest || one.smallest != other.smallest)
         return false;
     }
-    return both > 0;
+    return both > later;
   }
   // Steps in which the optimizer was watched, also those in which it had
   // nothing to update. None if no step has values of an optimizer.

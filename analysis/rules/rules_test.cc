@@ -221,5 +221,30 @@ TEST_F(RulesTest, ATiedWeightIsUpdatedByItsOtherName) {
   EXPECT_THAT(Find("update-zero"), SizeIs(1));
 }
 
+TEST_F(RulesTest, ATiedWeightThatASecondOptimizerHolds) {
+  Add(&norms_, "Module.head.Linear.parameters_grad.0.weight", 1, 1);
+  Add(&norms_, "Module.head.Linear.forward.0.parameters.weight", 4, 4);
+  Add(&norms_, "Parameter.embed.weight.0.debug.param", 4, 4);
+  for (size_t i = 0; i < kSteps; ++i) {
+    const auto number = static_cast<double>(i);
+    At(&norms_, "Module.head.Linear.forward.0.parameters.weight", i) = {
+        4 + number, 4 + number, 2, 0, 0, 1};
+    At(&norms_, "Parameter.embed.weight.0.debug.param", i) = {
+        3 + number, 3 + number, 2, 0, 0, 1};
+  }
+  // The step of the first optimizer ends the step, in which nothing is held.
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+  At(&norms_, "Parameter.embed.weight.0.debug.param", 3).largest = 9;
+  EXPECT_THAT(Find("update-zero"), SizeIs(1));
+}
+
+TEST_F(RulesTest, AGradientThatTheOptimizerFindsAsZero) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
+    At(&norms_, "Parameter.l2.weight.0.debug.grad", i) = {0, 0, 2, 0, 0, 1};
+  }
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+}
+
 }  // namespace
 }  // namespace rankprobe::analysis

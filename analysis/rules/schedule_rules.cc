@@ -52,8 +52,9 @@ class ScheduleRestarts : public ScheduleRule {
  public:
   absl::string_view name() const override { return "schedule-restarts"; }
   absl::string_view twin() const override {
-    return "a constant learning rate; warm restarts on purpose: worth a look, "
-           "no fault";
+    return "a constant learning rate; warm restarts at the end of a cycle, "
+           "which is a tenth of the highest rate or less; other restarts on "
+           "purpose: worth a look, no fault";
   }
   size_t LeastSteps() const override { return 2 * kLeast; }
   std::vector<RankFinding> Look(const RankInput& input) const override {
@@ -84,7 +85,15 @@ class ScheduleRestarts : public ScheduleRule {
 
  private:
   static constexpr size_t kLeast = 4;  // steps that are repeated
+  // Of the highest rate.
+  static constexpr double kEnd = 0.1;
 
+  static double Highest(const std::vector<std::vector<double>>& rates,
+                        size_t steps) {
+    double highest = 0;
+    for (size_t i = 0; i < steps; ++i) highest = std::max(highest, rates[i][0]);
+    return highest;
+  }
   static bool AreOfOneSize(const std::vector<std::vector<double>>& rates,
                            size_t from, size_t to) {
     return std::all_of(
@@ -114,7 +123,9 @@ class ScheduleRestarts : public ScheduleRule {
       };
       const double usual =
           std::max({change(at - 1), change(at - 2), change(at - 3)});
-      if (change(at) > 2 * usual) return at;
+      // A cycle that is at its end begins anew on purpose.
+      const bool is_at_end = rates[at - 1][0] < kEnd * Highest(rates, at);
+      if (change(at) > 2 * usual && !is_at_end) return at;
     }
     return std::nullopt;
   }

@@ -43,6 +43,15 @@ class LossBroadcast : public ShapeRule {
                                       : "the loss is a mean of products of";
     RankFinding finding;
     finding.name = "Training.0.debug.loss_broadcast.0";
+    if (found[0] == kSelected) {
+      finding.what = absl::StrCat(
+          "the loss compares each of ", found[1], " targets with ", found[1],
+          " predictions: indexing with [:, index] selects all indices of each "
+          "sample, [",
+          found[1], ", ", found[1],
+          "]. gather(1, index.unsqueeze(1)) selects one of each");
+      return finding;
+    }
     finding.what = absl::StrCat(
         how, " each of ", found[1], " values with each of ", found[1],
         " others, not only with its own: the shapes [", found[1], ", 1] and [",
@@ -51,7 +60,7 @@ class LossBroadcast : public ShapeRule {
     return finding;
   }
 
-  static constexpr double kLoss = 1, kDifference = 2;
+  static constexpr double kLoss = 1, kDifference = 2, kSelected = 4;
 };
 
 // Without batch_first=True a layer works along the batch.

@@ -27,7 +27,8 @@ class GradientZero : public RankRule {
   }
   absl::string_view twin() const override {
     return "parameters that no batch uses, biases, one factor of a product "
-           "that begins at 0, whose gradient is not 0";
+           "that begins at 0, whose gradient is not 0; a part whose loss has "
+           "the weight 0 on purpose: worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -55,7 +56,11 @@ class GradientZero : public RankRule {
           stuck.push_back(parameter);
       }
       const bool is_whole = others == 0 && zero.size() >= kLeastParameters;
-      if (!is_whole && stuck.size() < kLeastParameters) continue;
+      if (!is_whole && stuck.size() < kLeastParameters) {
+        std::optional<RankFinding> cut = CutOff(input, rank, zero);
+        if (cut.has_value()) return {*std::move(cut)};
+        continue;
+      }
       const std::vector<std::string>& found = is_whole ? zero : stuck;
       RankFinding finding;
       finding.step = input.steps[0];
@@ -126,6 +131,53 @@ class GradientZero : public RankRule {
     return std::all_of(cells.begin(), cells.end(), [](const RankCell& cell) {
       return !cell.is_there || cell.norm == 0;
     });
+  }
+  // A backward comes to a part of the model in each step, and brings 0.
+  static std::optional<RankFinding> CutOff(
+      const RankInput& input, const RankSeries& rank,
+      const std::vector<std::string>& parameters) {
+    std::vector<std::string> cut;
+    for (const std::string& parameter : parameters) {
+      const std::vector<RankCell>* const arrives = Arrives(rank, parameter);
+      if (arrives != nullptr && StepsWith(*arrives) >= kLeast &&
+          AreZero(*arrives))
+        cut.push_back(parameter);
+    }
+    if (cut.empty()) return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[0];
+    if (input.ranks.size() > 1) finding.rank = rank.rank;
+    finding.name = absl::StrCat("Parameter.", cut[0], ".0.debug.grad");
+    finding.exact = false;
+    finding.others = cut.size() - 1;
+    finding.what = absl::StrCat(
+        "backward comes to ", cut[0], " in each of ", input.steps.size(),
+        " steps and brings a gradient of 0, while other parameters have one: "
+        "what it gives has no effect on the loss (x + (q - x) without "
+        "detach(), a clamp() whose bounds it does not reach, a factor of 0)");
+    return finding;
+  }
+  // The gradient of what the layer of a parameter gives; of a parameter that no
+  // layer is recorded with, its own. Null: there is none.
+  static const std::vector<RankCell>* Arrives(const RankSeries& rank,
+                                              const std::string& parameter) {
+    const size_t dot = parameter.rfind('.');
+    if (dot == std::string::npos) {
+      return absl::EndsWith(parameter, "bias")
+                 ? nullptr
+                 : rank.Of("Parameter", parameter, "grad");
+    }
+    const std::string module =
+        absl::StrCat("Module.", parameter.substr(0, dot), ".");
+    for (auto it = rank.values.lower_bound(module);
+         it != rank.values.end() && absl::StartsWith(it->first, module); ++it) {
+      const absl::string_view rest =
+          absl::string_view(it->first).substr(module.size());
+      if (rest.substr(std::min(rest.find('.'), rest.size())) ==
+          ".backward.0.input.0")
+        return &it->second;
+    }
+    return nullptr;
   }
   // Whether backward left another gradient than 0.
   static bool HasOwn(const std::vector<OwnGradient>& own,

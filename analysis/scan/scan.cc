@@ -31,6 +31,8 @@ constexpr size_t kFewSteps = 2;
 // Share of the largest gradient below which a gradient is rounding.
 constexpr double kRounding = 1e-6;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
+// A weight that is rounded for the forward has nearly the norm of the whole one.
+constexpr double kMostOfPart = 1.05;
 
 bool IsPresent(const ScanCell& cell) { return cell.count > 0; }
 bool IsFinite(const ScanCell& cell) {
@@ -38,6 +40,17 @@ bool IsFinite(const ScanCell& cell) {
          std::isfinite(cell.largest) && std::isfinite(cell.smallest);
 }
 bool RanksAgree(const ScanCell& cell) { return cell.largest == cell.smallest; }
+
+// Without signs: a loss may be negative, and a course is of logarithms.
+ScanCell AmountOf(ScanCell cell) {
+  cell.largest = std::fabs(cell.largest);
+  cell.smallest = std::fabs(cell.smallest);
+  if (cell.largest < cell.smallest) {
+    std::swap(cell.largest, cell.smallest);
+    std::swap(cell.largest_rank, cell.smallest_rank);
+  }
+  return cell;
+}
 
 // Returns the kind of a value: "Parameter..grad",
 // "Module..parameters_grad..weight".
@@ -226,7 +239,7 @@ class Scanner {
     Range range{options_.least * kFewSteps,
                 std::exp(limits.least_distance / 2)};
     for (size_t i = 0; i < cells.size(); ++i) {
-      const ScanCell& cell = cells[i];
+      const ScanCell cell = AmountOf(cells[i]);
       if (!IsFinite(cell)) continue;
       // 0 has no logarithm; FindVanished handles it.
       if (cell.largest == 0 || cell.smallest == 0) continue;
@@ -262,9 +275,19 @@ class Scanner {
     }
   }
 
+  // "Module.{path}.{Class}.backward.0.input.0"
+  void AddModule(absl::string_view name) {
+    if (!absl::StartsWith(name, "Module.") ||
+        !absl::ConsumeSuffix(&name, ".backward.0.input.0"))
+      return;
+    const absl::string_view path = name.substr(7, name.rfind('.') - 7);
+    if (name.rfind('.') > 7) modules_.emplace(path, name);
+  }
+
   void FindNames() {
     for (size_t value = 0; value < input_.values.size(); ++value) {
       by_name_.emplace(input_.values[value].name, value);
+      AddModule(input_.values[value].name);
       exchanges_ = exchanges_ || IsOfExchange(input_.values[value].name);
     }
   }
@@ -295,7 +318,7 @@ class Scanner {
     const std::vector<ScanCell>* const parameter =
         OfParameter(name, "Parameter", "param");
     if (parameter == nullptr) return true;
-    if (IsTrainedElsewhere(name, *parameter)) return false;
+    if (IsTrainedElsewhere(name, *parameter) || IsPart(name)) return false;
     for (const ScanCell& cell : *parameter) {
       if (!IsFinite(cell) || cell.count < 2) continue;
       return RanksAgree(cell);
@@ -319,9 +342,58 @@ class Scanner {
     return steps >= kLeastAgreed;
   }
 
+  // Whether each rank holds a part of the parameter, which may begin alike.
+  bool IsPart(absl::string_view name) const {
+    const std::vector<ScanCell>* const gradient =
+        OfParameter(name, "Parameter", "grad");
+    const std::vector<ScanCell>* const held =
+        OfParameter(name, "Parameter", "param");
+    name = name.substr(0, name.rfind(".0.debug."));
+    const size_t begin = name.find('.') + 1;
+    const size_t end = name.rfind('.');
+    if (gradient == nullptr || held == nullptr || end < begin) return false;
+    const auto it = modules_.find(name.substr(begin, end - begin));
+    if (it == modules_.end()) return false;
+    const auto of = [&](absl::string_view what) {
+      const auto found = by_name_.find(absl::StrCat(it->second, what));
+      return found == by_name_.end() ? nullptr : &Cells(found->second);
+    };
+    const auto* const used =
+        of(absl::StrCat(".forward.0.parameters", name.substr(end)));
+    const auto* const made = of(".forward.0.output.0");
+    const auto* const given = of(".backward.0.input.0");
+    for (size_t i = 0; i < gradient->size(); ++i) {
+      const auto is_known = [&](const auto* cells) {
+        return cells != nullptr && IsFinite((*cells)[i]) &&
+               (*cells)[i].count > 1;
+      };
+      if (!is_known(gradient) || !is_known(held)) continue;
+      // The forward uses more of it than the optimizer holds: it is gathered.
+      if (is_known(used) &&
+          (*used)[i].smallest > kMostOfPart * (*held)[i].largest)
+        return true;
+      // The layer gives the same on the ranks, and gets the same gradient, of
+      // which its weight has another one on each rank: it adds up what the ranks
+      // have, and each has other rows of a table.
+      return is_known(made) && is_known(given) && RanksAgree((*made)[i]) &&
+             RanksAgree((*given)[i]) && !RanksAgree((*gradient)[i]);
+    }
+    return false;
+  }
+
   // Whether the numbers differ by at most two roundings of a float32.
   static bool IsRounding(double a, double b) {
     return std::fabs(a - b) <= 2.4e-7 * std::max(std::fabs(a), std::fabs(b));
+  }
+
+  // Whether it is each so many steps, of which there are several: the program
+  // does it, as with adapters that are merged and reset.
+  static bool IsPeriod(const std::vector<size_t>& steps) {
+    if (steps.size() < 2 || steps[1] - steps[0] < 2) return false;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i] != (i + 1) * steps[0]) return false;
+    }
+    return true;
   }
 
   // Only the optimizer changes a parameter, so the next step must find the
@@ -336,7 +408,8 @@ class Scanner {
         OfParameter(name, "Update", "param");
     if (left == nullptr) return;
     const std::vector<ScanCell>& cells = Cells(value);
-    size_t same = 0, changed = 0, first = 0;
+    size_t same = 0;
+    std::vector<size_t> changed;
     for (size_t i = 0; i + 1 < cells.size(); ++i) {
       const ScanCell& before = (*left)[i];
       const ScanCell& now = cells[i + 1];
@@ -349,11 +422,14 @@ class Scanner {
                  IsRounding(before.smallest, now.smallest)) {
         // The program adds a number to the weights and subtracts it again.
         continue;
-      } else if (changed++ == 0) {
-        first = i + 1;
+      } else {
+        changed.push_back(i + 1);
       }
     }
-    if (changed == 0 || same < kLeastAgreed || changed * 10 > same) return;
+    if (changed.empty() || same < kLeastAgreed || changed.size() * 10 > same ||
+        IsPeriod(changed))
+      return;
+    const size_t first = changed[0];
     const ScanCell& before = (*left)[first - 1];
     const bool up = before.largest != cells[first].largest;
     Add(ScanKind::kChanged, first, value, -1,
@@ -361,9 +437,22 @@ class Scanner {
         up ? before.largest : before.smallest);
   }
 
+  // Ranks that train alone and average their weights now and then (local SGD):
+  // what has parted becomes one again, twice or more often.
+  static bool AreAveraged(const std::vector<ScanCell>& cells) {
+    size_t times = 0;
+    bool has_parted = false;
+    for (const ScanCell& cell : cells) {
+      if (!IsFinite(cell) || cell.count < 2) continue;
+      if (RanksAgree(cell) && has_parted) ++times;
+      has_parted = !RanksAgree(cell);
+    }
+    return times >= 2;
+  }
+
   void FindParting(size_t value) {
-    if (!IsReplicated(input_.values[value].name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
+    if (!IsReplicated(input_.values[value].name) || AreAveraged(cells)) return;
     size_t agreed = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsFinite(cells[i]) || cells[i].count < 2) continue;
@@ -503,23 +592,25 @@ class Scanner {
     }
   }
 
-  // Gradients of activations that move while no other value does, although
-  // those of parameters are recorded, have no effect: the row of a zero vector
-  // behind a normalization, of a token that is not trained.
+  // Where the gradients of parameters are recorded, other gradients that move
+  // while no other value does have no effect: those of activations (the row of
+  // a zero vector behind a normalization, of a token that is not trained), and
+  // their total, of which no part has left its course.
   void DropMovesWithoutEffect() {
-    const auto of_activations = [](absl::string_view name) {
-      return absl::StartsWith(name, "Module.") &&
-             absl::StrContains(name, ".backward.");
+    const auto has_no_effect = [](absl::string_view name) {
+      return name == "Training.0.debug.grad_norm" ||
+             (absl::StartsWith(name, "Module.") &&
+              absl::StrContains(name, ".backward."));
     };
     if (largest_gradients_.empty()) return;
     std::set<size_t> with_effect;
     for (const auto& [column, finding] : found_) {
-      if (!of_activations(finding.name)) with_effect.insert(column);
+      if (!has_no_effect(finding.name)) with_effect.insert(column);
     }
     found_.erase(std::remove_if(found_.begin(), found_.end(),
                                 [&](const auto& one) {
                                   return one.second.kind == ScanKind::kMove &&
-                                         of_activations(one.second.name) &&
+                                         has_no_effect(one.second.name) &&
                                          !with_effect.contains(one.first);
                                 }),
                  found_.end());
@@ -579,6 +670,8 @@ class Scanner {
   // By kind, over all steps.
   absl::flat_hash_map<absl::string_view, double> largest_gradients_;
   absl::flat_hash_map<std::string, size_t> by_name_;
+  // By the path in the model: "Module.{path}.{Class}", which gets a gradient.
+  absl::flat_hash_map<std::string, std::string> modules_;
   // Whether ranks exchange parts, as the tokens of experts.
   bool exchanges_ = false;
 };

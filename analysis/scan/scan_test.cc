@@ -355,6 +355,15 @@ TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
   const ScanFinding changed = One(ScanKind::kChanged);
   EXPECT_EQ(changed.step, static_cast<int64_t>(kFault));
   EXPECT_EQ(changed.now, 1.5);
+  // Once more, as long behind it as it is behind the first step.
+  const ScanCell kept = input_.values.back().cells[kFault];
+  input_.values.back().cells[kFault] =
+      input_.values[input_.values.size() - 2].cells[kFault + 1];
+  for (const size_t step : {kFault / 2, kFault})
+    input_.values.back().cells[step - 1] = kept;
+  EXPECT_THAT(Find(), IsEmpty());
+  input_.values.back().cells[kFault / 2 + 4] = kept;
+  One(ScanKind::kChanged);
   // A program that clips its weights in each step changes them on purpose.
   for (ScanCell& cell : input_.values.back().cells) cell = Of(9, 9);
   EXPECT_THAT(Find(), IsEmpty());
@@ -470,6 +479,70 @@ TEST_F(ScanTest, EarliestFirst) {
     order.emplace_back(found.step, found.kind);
   EXPECT_THAT(order, ElementsAre(std::pair(300, ScanKind::kMove),
                                  std::pair(500, ScanKind::kNonFinite)));
+}
+
+TEST_F(ScanTest, ALossMayBeNegative) {
+  ScanSeries loss;
+  loss.name = "Training.0.debug.loss";
+  for (size_t i = 0; i < kSteps; ++i) {
+    const double number = std::sin(static_cast<double>(i * i));
+    loss.cells.push_back(Of(number, number));
+  }
+  loss.passes_zero = true;
+  input_.values.push_back(loss);
+  EXPECT_THAT(Find(), IsEmpty());
+  input_.values.back().cells[kFault] = Of(-1000, -1000);
+  EXPECT_EQ(One(ScanKind::kMove).name, "Training.0.debug.loss");
+}
+
+TEST_F(ScanTest, ATotalOfGradientsMovesWithItsParts) {
+  ScanSeries total;
+  total.name = "Training.0.debug.grad_norm";
+  for (size_t i = 0; i < kSteps; ++i) total.cells.push_back(Of(2, 2));
+  total.cells[kFault] = Of(40, 40);
+  input_.values.push_back(total);
+  EXPECT_THAT(Find(), IsEmpty());
+  At(2) = Of(40, 40);
+  EXPECT_EQ(One(ScanKind::kMove).others, 1);
+}
+
+TEST_F(ScanTest, WeightsThatAreAveragedNowAndThen) {
+  ScanSeries weight;
+  weight.name = "Parameter.a.weight.0.debug.param";
+  for (size_t i = 0; i < kSteps; ++i)
+    weight.cells.push_back(Of(3, i % 6 == 0 ? 3 : 2.9));
+  input_.values.push_back(weight);
+  EXPECT_THAT(Find(), IsEmpty());
+  // A checkpoint that is loaded once.
+  for (size_t i = 0; i < kSteps; ++i)
+    input_.values.back().cells[i] = Of(3, i == 0 || i == 9 ? 3 : 2.9);
+  One(ScanKind::kRanksPart);
+}
+
+TEST_F(ScanTest, PartsOfAWeightThatBeginAlike) {
+  const auto add = [&](const char* name, double largest, double smallest) {
+    ScanSeries series;
+    series.name = name;
+    for (size_t i = 0; i < kSteps; ++i) {
+      series.cells.push_back(
+          i == 0 && series.name[0] == 'P' ? Of(4, 4) : Of(largest, smallest));
+    }
+    input_.values.push_back(series);
+  };
+  add("Parameter.c.weight.0.debug.param", 4.1, 4);
+  add("Parameter.c.weight.0.debug.grad", 4.1, 3);
+  At(9, 0) = Of(4, 3);
+  EXPECT_THAT(Find(), Not(IsEmpty()));
+  add("Module.c.Part.backward.0.input.0", 1, 1);
+  EXPECT_THAT(Find(), Not(IsEmpty()));
+  // The ranks add up what each has of a table.
+  add("Module.c.Part.forward.0.output.0", 1, 1);
+  EXPECT_THAT(Find(), IsEmpty());
+  for (ScanCell& cell : input_.values.back().cells) cell = Of(2, 1);
+  EXPECT_THAT(Find(), Not(IsEmpty()));
+  // The forward gathers the parts.
+  add("Module.c.Part.forward.0.parameters.weight", 5.6, 5.6);
+  EXPECT_THAT(Find(), IsEmpty());
 }
 
 }  // namespace

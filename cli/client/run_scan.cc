@@ -285,16 +285,25 @@ absl::StatusOr<bool> IsAllSharded(const Globals& globals,
 absl::StatusOr<bool> AreStages(const Globals& globals,
                                const RunScanRequest& asked,
                                const analysis::ScanInput& input) {
-  size_t ranks = 0, held = 0, common = 0;
+  size_t ranks = 0, held = 0, common = 0, alike = 0, unlike = 0;
+  bool passes = false;
   for (const analysis::ScanSeries& series : input.values) {
+    passes |= absl::StartsWith(series.name, "Distributed.") &&
+              (absl::StrContains(series.name, "send") ||
+               absl::StrContains(series.name, "recv"));
     if (!IsParameter(series.name) || series.cells.empty()) continue;
     const analysis::ScanCell& first = series.cells.front();
-    if (first.count > 1 && first.largest != first.smallest) return false;
+    if (first.count > 1 && first.largest != first.smallest)
+      ++unlike;
+    else if (first.count > 1)
+      ++alike;
     held += first.count;
     common = first.count > ranks ? 1 : common + (first.count == ranks ? 1 : 0);
     ranks = std::max<size_t>(ranks, first.count);
   }
-  if (2 * common * ranks < held) return false;
+  // The first and the last layer of a model may have one name.
+  if (2 * common * ranks < held || (unlike > 0 && (!passes || unlike >= alike)))
+    return false;
   // A step of several micro batches has several losses.
   for (const char* const loss :
        {"Training.0.debug.loss", "Training.0.debug.loss.*"}) {

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, sequence_means, softmax_dims
+from rankprobe.pytorch._attention_graph import attention_sees, masks_behind, merged_positions, repeated_masks, sequence_means, softmax_dims
 from rankprobe.pytorch._loss_targets import LossTargets, _nodes
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -38,6 +38,37 @@ def _causal(shift: int, fill: float = -math.inf) -> torch.Tensor:
 @pytest.mark.parametrize("shift, sees", [(1, [0, 0, 1]), (2, [1, 0, 1]), (3, [0, 1, 1])])
 def test_a_mask_by_hand(shift, sees, fill):
     assert _by_hand(_causal(shift, fill)) == sees
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("between, sees, number", [
+    (lambda p: p, [0, 1, 1], 0), (lambda p: p.tril(), [0, 0, 1], 1), (lambda p: p.tril() / p.tril().sum(-1, keepdim=True), [0, 0, 1], 0),
+    (lambda p: p * (_causal(1) == 0), [0, 0, 1], 1), (lambda p: p * torch.ones(PLACES, PLACES).tril(1), [1, 0, 1], 0)])
+def test_a_mask_behind_the_softmax(between, sees, number, dropout):
+    query, key, value = _heads()
+    weights = F.dropout(between(torch.softmax(query @ key.transpose(-1, -2), -1)), dropout)
+    nodes = _nodes_of(weights @ value)
+    if dropout == 0 or sees[0] == 0:
+        assert [one.item() for one in attention_sees(nodes)] == sees
+    assert [one.item() for one in masks_behind(nodes)] == [number, 1]
+
+
+@pytest.mark.parametrize("mask, number", [
+    # Of the second of three parts: its own, that of each part, a window, none.
+    (lambda whole: whole[PLACES:2 * PLACES], 0), (lambda whole: whole[:PLACES, :PLACES].repeat(1, 3), 1),
+    (lambda whole: (whole + torch.full_like(whole, -math.inf).tril(-4))[PLACES:2 * PLACES], 0), (lambda whole: torch.zeros(PLACES, 3 * PLACES), 0)])
+def test_a_mask_of_one_part_for_all_parts(mask, number):
+    query, key, value = _heads()
+    key, value = (torch.cat([one] * 3, 2) for one in (key, value))
+    scores = query @ key.transpose(-1, -2) + mask(torch.full((3 * PLACES, 3 * PLACES), -math.inf).triu(1))
+    assert [one.item() for one in repeated_masks(_nodes_of(torch.softmax(scores, -1) @ value))] == [number, 1]
+    assert repeated_masks(_nodes_of(torch.softmax(query @ query.transpose(-1, -2), -1))) == []
+
+
+def test_a_mask_before_the_softmax_is_in_its_place():
+    query, key, value = _heads()
+    weights = torch.softmax(query @ key.transpose(-1, -2) + _causal(1), -1)
+    assert [one.item() for one in masks_behind(_nodes_of(F.dropout(weights, 0.2) @ value))] == [0, 1]
 
 
 def test_tokens_of_a_prefix_may_see_each_other():

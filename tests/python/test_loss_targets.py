@@ -62,6 +62,11 @@ def _ctc(x):
     (lambda x, y: F.nll_loss(x.reshape(-1, 8)[:8].log_softmax(0), torch.arange(8)), None),  # likenesses
     (lambda x, y: F.cross_entropy(x.reshape(-1, 8).relu(), y), 4),
     (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].relu().reshape(-1), y.clamp(0, 1).float()), 4),
+    # What a dropout leaves, and a layer behind one; a mask of classes.
+    (lambda x, y: F.cross_entropy(F.dropout(x, 0.3).reshape(-1, 8), y), 9),
+    (lambda x, y: F.binary_cross_entropy_with_logits(F.dropout(x, 0.3), torch.rand(4, 6, 8)), 9),
+    (lambda x, y: F.cross_entropy(F.dropout(x, 0.3).reshape(-1, 8) @ torch.ones(8, 8), y), None),
+    (lambda x, y: F.cross_entropy(x.reshape(-1, 8) * (torch.rand(24, 8) < 0.7), y), None),
     # What a layer makes; a softmax of one number; a divergence, and a sum that looks like one.
     (lambda x, y: F.nll_loss(x.reshape(-1, 8) @ torch.ones(8, 8), y), 5), (lambda x, y: F.nll_loss(-x.reshape(-1, 8), y), None),
     (lambda x, y: _ctc(x.log_softmax(-1)), None), (lambda x, y: _ctc(x.softmax(-1)), 1), (lambda x, y: _ctc(x @ torch.ones(8, 8)), 5),

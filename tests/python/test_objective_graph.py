@@ -66,6 +66,17 @@ def test_labels_of_pairs():
     assert _read(pair_targets, F.cross_entropy(nn.Linear(D, N, bias=False)(one), zeros)) == []
 
 
+@pytest.mark.parametrize("scale", [lambda x: x / 0.1, lambda x: x * 10.0, lambda x: x])
+def test_a_partner_that_is_in_the_queue(scale):
+    one, other = _towers()
+    zeros, keys = torch.zeros(N, dtype=torch.long), torch.randn(D, 4 * N)
+    own = (one * other).sum(1, keepdim=True)
+    for queue, told in ((keys, 0), (torch.cat([keys, other.detach().T], 1), 4)):
+        assert _read(pair_targets, F.cross_entropy(scale(torch.cat([own, one @ queue], 1)), zeros)) == [told]
+    # A layer that begins at 0.
+    assert _read(pair_targets, F.cross_entropy(torch.cat([own * 0, one @ keys * 0], 1), zeros)) == [0]
+
+
 @pytest.mark.parametrize("loss, told", [
     (lambda x, y: x.log_softmax(-1).gather(-1, y[:, None]).mean(), [1]), (lambda x, y: -x.log_softmax(-1).gather(-1, y[:, None]).mean(), [0]),
     (lambda x, y: -F.cross_entropy(x, y), [1]), (lambda x, y: F.cross_entropy(x, y) * 0.5, [0]), (lambda x, y: F.cross_entropy(x, y) * -1, [1]),

@@ -44,6 +44,16 @@ def test_a_loss_function_of_all_pairs(loss):
     assert _broadcast(loss(x, y[:, None])) == _broadcast(loss(x[:, 0], y)) == _broadcast(loss(x[:1], y[:1])) == []
 
 
+@_quiet
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_all_indices_of_each_sample(loss):
+    x, index, y = nn.Linear(4, 5)(torch.randn(N, 4)), torch.randint(0, 5, (N,)), torch.randn(N)
+    assert _broadcast(loss(x[:, index], y)) == _broadcast(loss(x.index_select(1, index), y)) == [4, N]
+    assert _broadcast(loss(x.gather(1, index[:, None])[:, 0], y)) == _broadcast(loss(x[torch.arange(N), index], y)) == []
+    # One target of N features for all samples.
+    assert _broadcast(loss(nn.Linear(4, N)(torch.randn(N, 4)), y)) == []
+
+
 @pytest.mark.parametrize("loss", [lambda x, y: ((x - y) ** 2).mean(), lambda x, y: (y - x).abs().sum() / N, lambda x, y: (x - y).square().mean() * 2])
 def test_a_difference_of_all_pairs(loss):
     x, y = _prediction_and_target()

@@ -15,9 +15,9 @@ import torch
 _PRODUCT = "MulBackward0"
 _SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 _SDPA = "ScaledDotProduct"
-# Nodes that may be between a softmax and its product with the values: changes of shape or dtype, dropout.
+# Nodes that may be between a softmax and its product with the values: changes of shape or dtype, dropout, masks.
 _BETWEEN = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0", "CloneBackward0", "ToCopyBackward0",
-            "NativeDropoutBackward0", "MulBackward0")
+            "NativeDropoutBackward0", "MulBackward0", "DivBackward0", "TrilBackward0", "MaskedFillBackward0")
 _MOST_BETWEEN = 8
 # Limits for the calls that are examined in a graph, and for sequences and positions of one call: enough for a mask, and cheap.
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 64, 8, 128
@@ -53,9 +53,10 @@ def saved(node: Any, name: str) -> Any:
 def attention_sees(nodes: Iterable[Any]) -> list[Any]:
     """Returns, for the calls of self-attention, the share that sees exactly one token ahead, the share that sees later tokens, and the
     number of calls. Returns [] if none can be judged."""
-    seen = []
-    for node in nodes:
-        one = _seen_by(node)
+    all_nodes = list(nodes)
+    taken, seen = _taken(all_nodes), []
+    for node in all_nodes:
+        one = _seen_by(node, taken.get(node))
         if one is not None:
             seen.append(one)
             if len(seen) == _MOST_CALLS:
@@ -67,15 +68,69 @@ def attention_sees(nodes: Iterable[Any]) -> list[Any]:
     return [shares[0], shares[1], torch.tensor(float(len(seen)), dtype=torch.float64)]
 
 
-def _seen_by(node: Any) -> Any:
+def _taken(nodes: list[Any]) -> dict[Any, Any]:
+    """Returns what products with the values take, by the softmax that made it."""
+    products = ((softmax_before(node), node) for node in nodes if node.name() == "BmmBackward0")
+    return {softmax: saved(product, "self") for softmax, product in products if softmax is not None}
+
+
+def without_masked(weights: torch.Tensor, taken: Any) -> torch.Tensor:
+    """Returns the result of a softmax without the weights that are set to 0 before a product takes it."""
+    weights = weights.detach()
+    if type(taken) is not torch.Tensor or taken.numel() != weights.numel():
+        return weights
+    return weights * (taken.detach().reshape(weights.shape) != 0)
+
+
+def masks_behind(nodes: Iterable[Any]) -> list[Any]:
+    """Returns the number of calls of self-attention whose causal mask multiplies the result of a softmax over all tokens, which is not
+    divided by its new sum, and the number of calls. Returns [] if none can be judged."""
+    found = []
+    for softmax, taken in list(_taken(list(nodes)).items())[:_MOST_CALLS]:
+        weights = saved(softmax, "result")
+        if (type(weights) is not torch.Tensor or type(taken) is not torch.Tensor or taken.numel() != weights.numel() or weights.dim() < 3
+                or not weights.shape[-1] == weights.shape[-2] >= _LEAST_PLACES):
+            continue
+        used = _one_head(taken.reshape(weights.shape)).float()
+        each = _one_head(weights).float()
+        # A dropout multiplies what is left by one factor, and a division by the sum by one for each token.
+        factors = torch.where(used != 0, used / each, torch.nan).nan_to_num(0.0).amax(-1)
+        is_causal = (used.triu(1) == 0).all() & (each.triu(1).sum() > _NOTHING * each.sum())
+        found.append(is_causal & (factors[:, 2:].amax() - factors[:, 2:].amin() < 1e-3 * factors.amax()))
+    if not found:
+        return []
+    return [torch.stack([one.to(found[0].device) for one in found]).double().sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
+
+
+def repeated_masks(nodes: Iterable[Any]) -> list[Any]:
+    """Returns the number of calls of attention of a part of a sequence on n parts whose mask is causal within two parts or more, as if
+    each was the own one, and the number of such calls. Returns [] if there are none."""
+    found: list[torch.Tensor] = []
+    for node in nodes:
+        weights = saved(node, "result") if node.name() in _SOFTMAX else None
+        if type(weights) is not torch.Tensor or weights.dim() < 3 or len(found) == _MOST_CALLS or weights.numel() == 0:
+            continue
+        own, all_places = weights.shape[-2:]
+        if not _LEAST_PLACES <= own < all_places <= 4 * _MOST_PLACES or all_places % own:
+            continue
+        one = weights.detach().reshape(-1, own, all_places)[0]
+        sees = (one.reshape(own, all_places // own, own) > _NOTHING).transpose(0, 1)
+        is_causal = (sees == torch.ones(own, own, dtype=torch.bool, device=sees.device).tril()).flatten(1).all(1)
+        found.append(is_causal.sum() > 1)
+    if not found:
+        return []
+    return [torch.stack([one.to(found[0].device) for one in found]).double().sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
+
+
+def _seen_by(node: Any, taken: Any = None) -> Any:
     """Returns whether one call sees exactly one token ahead, and whether it sees later ones, as a bool tensor of shape [2]; None if it
-    cannot be judged."""
+    cannot be judged. `taken`: what a product takes of the result of a softmax."""
     name = node.name()
     if name in _SOFTMAX:
         weights = saved(node, "result")
         if type(weights) is not torch.Tensor or weights.dim() < 3 or node._saved_dim not in (weights.dim() - 1, (1 << 64) - 1):
             return None
-        return _looks_ahead(weights)
+        return _looks_ahead(without_masked(weights, taken))
     if not name.startswith(_SDPA):
         return None
     query, key = saved(node, "query"), saved(node, "key")
@@ -227,4 +282,5 @@ def _is_mean_of_places(node: Any, shape: tuple[int, ...]) -> bool:
     return False
 
 
-__all__ = ["attention_sees", "merged_positions", "saved", "sequence_means", "signed", "softmax_before", "softmax_dims"]
+__all__ = ["attention_sees", "masks_behind", "merged_positions", "repeated_masks", "saved", "sequence_means", "signed", "softmax_before",
+           "softmax_dims", "without_masked"]

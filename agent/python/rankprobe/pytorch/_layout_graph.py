@@ -11,7 +11,7 @@ from typing import Any, Iterable, Optional
 
 import torch
 
-from rankprobe.pytorch._attention_graph import saved, signed, softmax_before
+from rankprobe.pytorch._attention_graph import saved, signed, softmax_before, without_masked
 from rankprobe.pytorch._shape_graph import RECURRENT, attends, next_of, shape_of
 
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
@@ -188,7 +188,7 @@ def _weights_of(node: Any, rows: int, places: int) -> Any:
         weights = saved(softmax, "result") if softmax is not None else None
         if type(weights) is not torch.Tensor or tuple(weights.shape[-2:]) != (places, places) or weights.numel() % (rows * places * places):
             return None
-        return weights.detach().reshape(rows, -1, places, places)[:_MOST_SEQUENCES, 0].double()
+        return without_masked(weights, saved(node, "self")).reshape(rows, -1, places, places)[:_MOST_SEQUENCES, 0].double()
     query, key = (saved(node, name) if node.name().startswith(_SDPA) else None for name in ("query", "key"))
     if query is None or key is None or not query.shape[-2] == key.shape[-2] == places or query.shape[0] != rows:
         return None

@@ -12,7 +12,7 @@ from typing import Any, Iterable
 import torch
 
 from rankprobe.pytorch._attention_graph import saved, signed
-from rankprobe.pytorch._shape_graph import REGRESSIONS
+from rankprobe.pytorch._shape_graph import REGRESSIONS, shape_of
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
@@ -27,12 +27,12 @@ SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "Tran
 _MOST_SHAPES = 8
 # Layers whose results have both signs and are unbounded.
 _LINEAR = ("AddmmBackward0", "MmBackward0", "ConvolutionBackward0", "LinearBackward0")
-OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS, SEVERAL, OF_DIVERGENCE = 1, 2, 3, 4, 5, 6, 7, 8
+OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS, SEVERAL, OF_DIVERGENCE, DROPPED = 1, 2, 3, 4, 5, 6, 7, 8, 9
 _DIFFERENCES = ("PowBackward0", "AbsBackward0")
 # Range of an activation.
 _REACHES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0), "ReluBackward0": (0.0, float("inf"))}
 _GREATEST = ("MaxBackward0", "AmaxBackward0", "MinimumBackward0")
-_MOST_TARGETS, _ROUNDING = 65536, 0.01
+_MOST_TARGETS, _ROUNDING, _LEAST_MASK = 65536, 0.01, 32
 
 
 def _made_by(node: Any) -> Any:
@@ -72,7 +72,7 @@ def probabilities(node: Any) -> Any:
     """Returns whether a loss gets wrong values. OF_LOGARITHMS: probabilities instead of their logarithms; OF_LOGITS: probabilities instead
     of logits, to which it applies a second softmax or sigmoid; OF_OTHERS: they do not sum to 1 over the classes; CUT: logits that a ReLU
     has cut; NO_LOGARITHMS: the output of a layer instead of logarithms of probabilities; ONE_CLASS: a softmax over one class, which is
-    always 1; SEVERAL: targets of several classes; OF_DIVERGENCE: kl_div of logits;
+    always 1; SEVERAL: targets of several classes; OF_DIVERGENCE: kl_div of logits; DROPPED: logits some of which a dropout has set to 0;
     0: none of these."""
     if node.name() == _OF_SHARES:
         return _of_several(node)
@@ -84,13 +84,36 @@ def probabilities(node: Any) -> Any:
     if _is_of_one(made) and node.name() != _OF_LOGITS:
         return ONE_CLASS
     if node.name() == _OF_LOGITS:
-        return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), 0)
+        return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), _dropped(made))
     if node.name() in (_KL_DIV, _CTC):
         return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else NO_LOGARITHMS if made.name() in _LINEAR else 0
     return _likelihood(node, made) if node.name() in NLL else 0
 
 
-def _likelihood(node: Any, made: Any) -> int:
+def dropout_mask(node: Any) -> tuple[Any, Any]:
+    """Returns the mask of a dropout, and a bool tensor: whether it is one. (None, None) for other nodes."""
+    is_native = node.name() == "NativeDropoutBackward0"
+    mask = saved(node, "result1") if is_native else None
+    if node.name() == "MulBackward0" and len(node.next_functions) == 2:
+        makers = [after is None for after, _ in node.next_functions]
+        mask = saved(node, "other" if makers[1] else "self") if makers.count(True) == 1 else None
+    if type(mask) is not torch.Tensor or mask.numel() < _LEAST_MASK or tuple(mask.shape) != shape_of(node) or (mask.dtype == torch.bool) != is_native:
+        return None, None
+    mask = mask.detach()
+    largest, kept = mask.max(), (mask != 0).double().mean()
+    is_mask = ((mask == 0) | (mask == largest)).all() & (kept < 1) & (kept > 0)
+    if not is_native:  # A dropout multiplies what is left, so that the mean is kept.
+        is_mask = is_mask & (largest > 1) & ((largest.double() * kept - 1).abs() < 0.25)
+    return mask, is_mask
+
+
+def _dropped(node: Any) -> Any:
+    """Returns DROPPED if the node is a dropout, behind which the loss follows at once."""
+    is_mask = dropout_mask(node)[1] if node is not None else None
+    return 0 if is_mask is None else DROPPED * is_mask
+
+
+def _likelihood(node: Any, made: Any) -> Any:
     """Returns the result of probabilities() for a cross entropy."""
     logits = saved(node, "self")
     if logits is None or logits.dim() < 2:
@@ -103,7 +126,7 @@ def _likelihood(node: Any, made: Any) -> int:
         return OF_LOGARITHMS if _is_softmax(made, classes) else NO_LOGARITHMS if made.name() in _LINEAR else 0
     if _is_softmax(before, classes):
         return OF_LOGITS
-    return CUT if before is not None and before.name() == "ReluBackward0" else 0
+    return CUT if before is not None and before.name() == "ReluBackward0" else _dropped(before)
 
 
 def _is_of_one(node: Any) -> bool:
@@ -233,4 +256,4 @@ def _target_of(node: Any) -> tuple[Any, Any]:
     return (prediction - difference if at == 0 else prediction + difference).detach(), activation
 
 
-__all__ = ["NLL", "SHAPES", "OF_PROBABILITIES", "moving_target", "probabilities", "unreachable_targets"]
+__all__ = ["NLL", "SHAPES", "OF_PROBABILITIES", "dropout_mask", "moving_target", "probabilities", "unreachable_targets"]

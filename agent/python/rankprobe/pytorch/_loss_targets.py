@@ -14,7 +14,8 @@ from typing import Any, Collection, Iterator
 
 import torch
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, sequence_means, signed, softmax_dims
+from rankprobe.pytorch._attention_graph import (attention_sees, masks_behind, merged_positions, repeated_masks, saved, sequence_means,
+                                                  signed, softmax_dims)
 from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, positions_of_batch
 from rankprobe.pytorch._leaf_graph import between_trained, data_of, image_range, stale_casts
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
@@ -200,6 +201,7 @@ class LossTargets:
         if self._graph_steps < _GRAPH_STEPS and self._graph is None:
             nodes = list(_nodes(root, _MOST_NODES))
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
+                    "masks_behind": masks_behind(nodes), "repeated_masks": repeated_masks(nodes),
                     "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes),
                     "rotary_places": rotary_places(nodes), "sequence_means": sequence_means(nodes)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Optional
 import torch
 
 from rankprobe.pytorch._attention_graph import saved, signed
-from rankprobe.pytorch._loss_graph import NLL, SHAPES
+from rankprobe.pytorch._loss_graph import NLL, SHAPES, dropout_mask
 from rankprobe.pytorch._shape_graph import REGRESSIONS, next_of, shape_of
 
 _RANGES = {"SigmoidBackward0": 1.0, "TanhBackward0": 2.0}
@@ -98,12 +98,25 @@ def _is_over_samples(node: Any, rows: int) -> bool:
     return isinstance(dims, (tuple, list)) and [signed(dim) % 2 for dim in dims] == [0]
 
 
+def _has_queue(made: Any, logits: torch.Tensor) -> bool:
+    """Returns whether the logits are one column and others beside it."""
+    made = behind((constant_of(made)[0] or made), SHAPES) if made is not None else None
+    return (made is not None and made.name() == "CatBackward0" and logits.dim() == 2 and logits.shape[0] >= 4
+            and logits.shape[1] > logits.shape[0] and signed(made._saved_dim) % 2 == 1 and len(made.next_functions) == 2
+            and shape_of(next_of(made)) in ((logits.shape[0], 1), ()))
+
+
 def pair_targets(nodes: Iterable[Any]) -> list[Any]:
     """Returns, if the logits are all pairs of two parts of a batch, [N, N]: 1, all targets are one; 2, the parts are one, so that each
-    sample is compared with itself, and its target is another; 3, a part is divided by its norm over the samples; 0, none of these. Returns
-    [] if the logits are no such pairs."""
+    sample is compared with itself, and its target is another; 3, a part is divided by its norm over the samples; 0, none of these. Of
+    logits whose first column is the partner of each sample, beside a queue: 4, the partner is in the queue, too. Returns [] if the logits
+    are no such pairs."""
     for node in nodes:
         logits, target = (saved(node, name) if node.name() in NLL else None for name in ("self", "target"))
+        if logits is not None and target is not None and _has_queue(_logits_of(node), logits):
+            own = logits.detach().float()
+            same = ((own - own[:, :1]).abs() <= 1e-5 * (1 + own[:, :1].abs())).sum(1) > 1
+            return [4 * ((target == 0).all() & same.all() & (own.std(1) > 0.01).all()).double()]
         if logits is None or target is None or logits.dim() != 2 or logits.shape[0] != logits.shape[1] or logits.shape[0] < 4:
             continue
         product = _pairs_of(_logits_of(node))[0]
@@ -139,16 +152,9 @@ def dropout_masks(nodes: Iterable[Any], checksum: Callable[[torch.Tensor], torch
     """Returns a checksum of the masks of the dropouts that are nearest to the loss; None if there are none."""
     found: list[torch.Tensor] = []
     for node in nodes:
-        is_native = node.name() == "NativeDropoutBackward0"
-        mask = saved(node, "result1") if is_native else constant_of(node)[1] if node.name() == "MulBackward0" else None
-        if (type(mask) is not torch.Tensor or mask.numel() < _LEAST_MASK or tuple(mask.shape) != shape_of(node)
-                or (mask.dtype == torch.bool) != is_native):
+        mask, is_mask = dropout_mask(node)
+        if mask is None:
             continue
-        mask = mask.detach()
-        largest, kept = mask.max(), (mask != 0).double().mean()
-        is_mask = ((mask == 0) | (mask == largest)).all() & (kept < 1) & (kept > 0)
-        if not is_native:  # A dropout multiplies what is left, so that the mean is kept.
-            is_mask = is_mask & (largest > 1) & ((largest.double() * kept - 1).abs() < 0.25)
         found.append(checksum(mask != 0) * is_mask)
         if len(found) == _MOST_MASKS:
             break

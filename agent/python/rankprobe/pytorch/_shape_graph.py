@@ -24,7 +24,9 @@ _MOST_CHAIN = 6
 _EXPLICIT = ("UnsqueezeBackward0", "TransposeBackward0", "TBackward0", "PermuteBackward0", "ViewBackward0", "ReshapeAliasBackward0")
 # Number of elements of a difference that are examined, along the first two dimensions and along others.
 _ROWS, _PLACES = 16, 4
-LOSS, DIFFERENCE, PRODUCT = 1, 2, 3
+LOSS, DIFFERENCE, PRODUCT, SELECTED = 1, 2, 3, 4
+# Nodes that select elements by an index.
+_SELECTIONS = ("IndexBackward0", "IndexSelectBackward0")
 # Layers that do not move positions of a sequence.
 _PLACEWISE = ("AddBackward0", "MulBackward0", "NativeLayerNormBackward0", "FusedRmsNormBackward0", "NativeDropoutBackward0", "ReluBackward0",
               "GeluBackward0", "SiluBackward0", "TanhBackward0", "LogSoftmaxBackward0", "ViewBackward0", "UnsafeViewBackward0",
@@ -47,14 +49,15 @@ def next_of(node: Any, number: int = 0) -> Any:
 
 
 def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
-    """Returns how the loss compares all pairs (LOSS, DIFFERENCE, PRODUCT; 0 if it does not), and the number of elements. Returns [] for
-    other losses."""
+    """Returns how the loss compares all pairs (LOSS, DIFFERENCE, PRODUCT; SELECTED: each target with a selection from each sample; 0 if it
+    does not), and the number of elements. Returns [] for other losses."""
     near = list(nodes)
     for node in near:
         if node.name() in REGRESSIONS and node._saved_reduction != 0:
             one, other = saved(node, "self"), saved(node, "target")
             if one is not None and other is not None:
-                return _told(LOSS if _crosses(one, other) else 0, one.shape[0] if one.dim() else 1)
+                kind = LOSS if _crosses(one, other) else SELECTED if _selects_all(next_of(node), one, other) else 0
+                return _told(kind, one.shape[0] if one.dim() else 1)
     # A distance of two sets of samples uses differences within one of them too, so all pairs are intended.
     has_pairs = any(node.name() == "SubBackward0" and _is_square(shape_of(node)) and None not in (next_of(node), next_of(node, 1)) for node in near)
     for node in near:
@@ -91,6 +94,12 @@ def _crosses(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     repeats = [[dim for dim in range(tensor.dim()) if tensor.stride(dim) == 0 and tensor.shape[dim] > 1] for tensor in (one, other)]
     return sorted(repeats) == [[0], [1]]
+
+
+def _selects_all(maker: Any, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether the prediction is a selection of N elements from each of N samples, and the target, of N elements, is broadcast."""
+    is_one_for_all = (_is_square(tuple(other.shape)) and other.dim() == 2 and other.stride(0) == 0 != other.stride(1))
+    return is_one_for_all and one.shape == other.shape and maker is not None and maker.name() in _SELECTIONS
 
 
 def _is_weighted(node: Any) -> bool:
