@@ -152,3 +152,32 @@ def test_steps_that_a_scaler_skips_are_steps(tmp_path: pathlib.Path) -> None:
             l = m(torch.full((2, 4), float("inf") if i == 1 else 1.0)).sum(); o.zero_grad(); scale(l).backward(); step(o, i); update()
         """)
     assert [len(_forwards(step)) for step in steps[:4]] == [1] * 4  # update() behind the last one may be in one of its own
+
+
+def test_a_worker_of_a_loader_is_no_process_of_the_training(tmp_path: pathlib.Path) -> None:
+    steps, said = _run(tmp_path, """
+        from torch.utils.data import DataLoader
+        class Data:
+            def __init__(self): self.augment = nn.Linear(4, 4)
+            def __len__(self): return 4
+            def __getitem__(self, i):
+                with torch.no_grad(): return self.augment(torch.ones(4))
+        m = nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=.1)  # in the worker too
+        if __name__ == "__main__":
+            for x in DataLoader(Data(), 2, num_workers=1, multiprocessing_context="spawn"): m(x).sum().backward(); o.step()
+        """)
+    assert said.count("attached to") == 1 and len(steps) == 2, said
+    assert len(list((tmp_path / "dump_path").glob("step*/proc*"))) == 2
+
+
+def test_a_spawned_process_trains_what_it_made_when_it_imported_the_program(tmp_path: pathlib.Path) -> None:
+    steps, said = _run(tmp_path, """
+        m = nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=.1)
+        def train():
+            for i in range(2): m(torch.ones(2, 4)).sum().backward(); o.step()
+        if __name__ == "__main__":
+            import multiprocessing
+            child = multiprocessing.get_context("spawn").Process(target=train); child.start(); child.join(); assert child.exitcode == 0
+        """)
+    assert said.count("a step ends with SGD.step()") == 2 and len(steps) == 2, said
+    assert all("Functional.linear.0.forward" in step for step in steps)

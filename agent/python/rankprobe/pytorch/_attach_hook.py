@@ -166,6 +166,8 @@ class _Attachment:
         # Of each thread: how many step() are open, and whether the optimizer that ends steps was among those that ended.
         self._open = threading.local()
         self._lock = threading.RLock()
+        # Optimizers that were made while a spawned process imported the program's file.
+        self._imported: list[weakref.ref[torch.optim.Optimizer]] = []
         self._called: Optional[torch.nn.Module] = None
         self._calls = 0
         self._watch: Any = None
@@ -189,6 +191,11 @@ class _Attachment:
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         if getpid() != self._pid:  # Checked before locking, because another thread may have held the lock at the fork.
             return
+        if torch.utils.data.get_worker_info() is not None:
+            return  # A worker that a DataLoader started, whose dataset has models of its own.
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # A spawned process imports the program's file, and may be such a worker.
+            return self._imported.append(weakref.ref(optimizer))
         with self._lock:
             ours = bool(self._models) or self._forwards is not None
             if self._claimed or ours != (PrecisionDebugger._instance is not None):
@@ -235,8 +242,12 @@ class _Attachment:
 
     def called(self, module: torch.nn.Module) -> None:
         """Call before a module is called while there is no optimizer."""
-        if getpid() == self._pid:
+        if getpid() == self._pid and torch.utils.data.get_worker_info() is None:
             with self._lock:
+                while self._imported:
+                    optimizer = self._imported.pop(0)()
+                    if optimizer is not None:
+                        self.made(optimizer)
                 self._see(module)
 
     def _see(self, module: torch.nn.Module) -> None:
