@@ -71,7 +71,7 @@ def _check(path: pathlib.Path, arguments: argparse.Namespace, command: Sequence[
         print(json.dumps({"golden": str(path), "step": step, "exit_code": 1 if text else 0, "updated": stored is None,
                           **golden.as_json(result, stored or now, now)}))
     elif stored is None:
-        print(f"{show(path)}: {len(now.calls)} calls of step {step}, {path.stat().st_size} bytes")
+        print(f"{show(path)}: {result.compared} calls of step {step}, {path.stat().st_size} bytes")
     else:
         print(text or f"{show(path)}: {result.compared} calls have the stored numbers")
     return 1 if text else 0
