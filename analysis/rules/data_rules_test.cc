@@ -317,6 +317,13 @@ TEST_F(DataRulesTest, ALossThatDivergesIsNoGradientThatIsNotZeroed) {
   EXPECT_THAT(Find("gradients-not-zeroed"), SizeIs(1));
   arrive(0);
   EXPECT_THAT(Find("gradients-not-zeroed"), IsEmpty());
+  // Of the second call of a generator, whose first has no backward.
+  auto& values = input_.ranks[0].values;
+  values["Module.a.L.backward.1.input.0"] =
+      values["Module.a.L.backward.0.input.0"];
+  EXPECT_THAT(Find("gradients-not-zeroed"), SizeIs(1));
+  values.erase("Module.a.L.backward.0.input.0");
+  EXPECT_THAT(Find("gradients-not-zeroed"), IsEmpty());
 }
 
 TEST_F(DataRulesTest, ALossThatStaysWhileWeightsMove) {

@@ -104,35 +104,54 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank) {
   return out;
 }
 
+namespace {
+
+// What the only backward of a module ("Module.{path}.") brings; null where there
+// are several, or none.
+const std::vector<RankCell>* OnlyArrival(const RankSeries& rank,
+                                         const std::string& module) {
+  const std::vector<RankCell>* found = nullptr;
+  for (auto it = rank.values.lower_bound(module);
+       it != rank.values.end() && absl::StartsWith(it->first, module); ++it) {
+    // "{Class}.backward.{n}.input.0"
+    absl::string_view rest = absl::string_view(it->first).substr(module.size());
+    rest.remove_prefix(std::min(rest.find('.'), rest.size()));
+    if (!absl::ConsumePrefix(&rest, ".backward.") ||
+        rest.substr(std::min(rest.find('.'), rest.size())) != ".input.0")
+      continue;
+    if (found != nullptr) return nullptr;
+    found = &it->second;
+  }
+  return found;
+}
+
+}  // namespace
+
 bool AreOfOneBackward(const RankSeries& rank,
                       const std::vector<OwnGradient>& gradients) {
-  constexpr absl::string_view kBias = ".bias", kArrives = ".backward.0.input.0";
+  constexpr absl::string_view kBias = ".bias";
   constexpr size_t kLeast = 5;        // steps
   constexpr double kRounding = 1e-3;  // of the quotient, and of a mean
   for (const OwnGradient& own : gradients) {
     absl::string_view path = own.parameter;
     if (own.micro.size() != 1 || !absl::ConsumeSuffix(&path, kBias)) continue;
     const std::string module = absl::StrCat("Module.", path, ".");
-    for (auto it = rank.values.lower_bound(module);
-         it != rank.values.end() && absl::StartsWith(it->first, module); ++it) {
-      // "Module.{path}.{Class}.backward.0.input.0"
-      const absl::string_view rest =
-          absl::string_view(it->first).substr(module.size());
-      if (rest.substr(rest.find('.')) != kArrives) continue;
-      std::vector<double> rows;
-      for (size_t i = 0; i < it->second.size(); ++i) {
-        const RankCell &arrives = it->second[i], &left = (*own.micro[0])[i];
-        if (IsFinite(arrives) && IsFinite(left) &&
-            std::fabs(arrives.mean) > kRounding * LargestOf(arrives))
-          rows.push_back(left.mean / arrives.mean);
-      }
-      if (rows.size() < kLeast) continue;
-      const double usual = MedianOf(rows);
-      if (std::all_of(rows.begin(), rows.end(), [&](double one) {
-            return std::fabs(one - usual) <= kRounding * std::fabs(usual);
-          }))
-        return true;
+    // A generator's first call may have no backward.
+    const std::vector<RankCell>* const arrived = OnlyArrival(rank, module);
+    if (arrived == nullptr) continue;
+    std::vector<double> rows;
+    for (size_t i = 0; i < arrived->size(); ++i) {
+      const RankCell &arrives = (*arrived)[i], &left = (*own.micro[0])[i];
+      if (IsFinite(arrives) && IsFinite(left) &&
+          std::fabs(arrives.mean) > kRounding * LargestOf(arrives))
+        rows.push_back(left.mean / arrives.mean);
     }
+    if (rows.size() < kLeast) continue;
+    const double usual = MedianOf(rows);
+    if (std::all_of(rows.begin(), rows.end(), [&](double one) {
+          return std::fabs(one - usual) <= kRounding * std::fabs(usual);
+        }))
+      return true;
   }
   return false;
 }
