@@ -67,8 +67,9 @@ class SessionImpl final : public Session {
       return;
     }
     const bool ever = link_.status().EverHeard();
-    if (ever && watcher_.ship_at_exit()) {
-      for (auto& records : watcher_.TakeFlight().buffers)
+    // The link may not have seen yet that the last steps are requested.
+    if (auto flight = watcher_.TakeLastFlight(); ever && flight.has_value()) {
+      for (auto& records : flight->buffers)
         queue_.SubmitRecords(std::move(records));
     }
     // A collector that was connected may return. If none was ever reached, the

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session reports about a connected, silent collector, and for which
-// collector the end of a step waits.
+// What a session reports about a connected, silent collector, for which
+// collector the end of a step waits, and what is sent at the end.
 #include <grpcpp/grpcpp.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "agent/runtime/session/session.h"
+#include "agent/runtime/triggers/trigger_watcher.h"
 #include "common/base/clock.h"
 #include "common/testing/scratch_directory.h"
 #include "gtest/gtest.h"
@@ -22,7 +24,7 @@ namespace {
 constexpr absl::Duration kStopTestPatience = absl::Seconds(30);
 constexpr absl::Duration kNobodyWaitsSoLong = absl::Hours(1);
 
-// Welcomes and reads, and acknowledges nothing.
+// Welcomes and reads, and acknowledges nothing or each frame.
 class SilentCollector final : public v1::AgentService::Service {
  public:
   grpc::Status Session(grpc::ServerContext* context,
@@ -40,9 +42,19 @@ class SilentCollector final : public v1::AgentService::Service {
                       grpc::ServerReaderWriter<v1::UploadAck, v1::UploadFrame>*
                           stream) override {
     for (v1::UploadFrame frame; stream->Read(&frame);) {
+      records += frame.batch().records_size();
+      if (!acknowledges || frame.sequence() == 0) continue;
+      v1::UploadAck ack;
+      ack.set_received(frame.sequence());
+      ack.set_committed(frame.sequence());
+      ack.set_synced(frame.sequence());
+      stream->Write(ack);
     }
     return grpc::Status::OK;
   }
+
+  std::atomic<bool> acknowledges{false};
+  std::atomic<int> records{0};
 };
 
 class SessionStopTest : public ::testing::Test {
@@ -114,6 +126,24 @@ TEST_F(SessionStopTest, WhatIsNotKeptIsNotWaitedForAsIfItWouldBe) {
   Record();
   EXPECT_FALSE(session_->Keep()) << "payloads are not written twice";
   EXPECT_TRUE(session_->FlushToSpool(kNobodyWaitsSoLong).ok());
+}
+
+TEST_F(SessionStopTest, AFlightThatIsRequestedInTheLastStepIsSent) {
+  collector_.acknowledges = true;
+  options_.drain_deadline = kStopTestPatience;
+  Connect();
+  v1::TriggerSpec spec;
+  spec.mutable_flight()->set_steps(4);
+  session_->watcher()->Configure(spec);
+  session_->watcher()->BeginStep(1);
+  auto records = std::make_unique<RecordBuffer>();
+  records->batch()->set_step(1);
+  records->Add()->set_order(0);
+  session_->watcher()->KeepFlight(std::move(records));
+  session_->watcher()->RequestFlight();
+  session_->watcher()->EndStep();
+  session_.reset();
+  EXPECT_EQ(collector_.records, 1);
 }
 
 }  // namespace

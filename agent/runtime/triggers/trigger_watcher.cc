@@ -76,11 +76,6 @@ void TriggerWatcher::SetRunLevel(uint32_t level) {
   if (level > 0) active_.store(true, std::memory_order_relaxed);
 }
 
-FlightRing::Contents TriggerWatcher::TakeFlight() {
-  absl::MutexLock lock(&mutex_);
-  return ring_.Take();
-}
-
 void TriggerWatcher::RequestFlight() {
   absl::MutexLock lock(&mutex_);
   flight_wanted_ = true;
@@ -103,6 +98,14 @@ std::optional<FlightRing::Contents> TriggerWatcher::TakeRequestedFlight() {
   return contents;
 }
 
+std::optional<FlightRing::Contents> TriggerWatcher::TakeLastFlight() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (spec_.flight().ship_at_exit()) flight_wanted_ = true;
+  }
+  return TakeRequestedFlight();
+}
+
 void TriggerWatcher::OnToken(const std::string& request, RequestToken token) {
   absl::MutexLock lock(&mutex_);
   token.step = step_;
@@ -121,11 +124,6 @@ std::vector<v1::RunFact> TriggerWatcher::TakeTokens() {
   for (RequestTokens::Wanted& wanted : tokens_.TakeWanted())
     absl::c_move(wanted.facts, std::back_inserter(facts));
   return facts;
-}
-
-bool TriggerWatcher::ship_at_exit() const {
-  absl::MutexLock lock(&mutex_);
-  return spec_.flight().ship_at_exit();
 }
 
 v1::CallReport TriggerWatcher::ReportCalls(uint64_t id) const {

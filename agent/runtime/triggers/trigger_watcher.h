@@ -40,7 +40,6 @@ class TriggerWatcher {
   // Applies `untrusted`; a spec with faults is ignored.
   void Configure(const v1::TriggerSpec& untrusted);
   void SetRunLevel(uint32_t level);
-  FlightRing::Contents TakeFlight();
   // Requests the flight recorder's steps, and the following ones until dumping
   // is on.
   void RequestFlight();
@@ -50,8 +49,10 @@ class TriggerWatcher {
   // Returns the steps to send now, if any, with the tokens of requests that no
   // step in progress has taken.
   std::optional<FlightRing::Contents> TakeRequestedFlight();
+  // The same at the end of the process, where the steps may be sent without a
+  // request.
+  std::optional<FlightRing::Contents> TakeLastFlight();
   v1::CallReport ReportCalls(uint64_t id) const;
-  bool ship_at_exit() const;
 
   // --- Recorder side.
   void BeginStep(int64_t step);

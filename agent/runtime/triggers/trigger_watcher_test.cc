@@ -2,6 +2,7 @@
 #include "agent/runtime/triggers/trigger_watcher.h"
 
 #include <limits>
+#include <optional>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -224,6 +225,7 @@ TEST_F(TriggerWatcherTest, TheFlightRecorderKeepsTheLastStepsWithinItsBytes) {
   v1::TriggerSpec spec;
   spec.mutable_flight()->set_steps(3);
   spec.mutable_flight()->set_max_bytes(64 << 10);
+  spec.mutable_flight()->set_ship_at_exit(true);
   EXPECT_EQ(watcher_.FlightPlan(), nullptr);
   watcher_.Configure(spec);
   ASSERT_NE(watcher_.FlightPlan(), nullptr);
@@ -233,16 +235,19 @@ TEST_F(TriggerWatcherTest, TheFlightRecorderKeepsTheLastStepsWithinItsBytes) {
     watcher_.EndStep();
   }
   watcher_.KeepFlight(Records(10));  // in progress: stays
-  FlightRing::Contents contents = watcher_.TakeFlight();
-  EXPECT_EQ(contents.steps, 3u);
-  EXPECT_EQ(contents.first_step, 7);
-  EXPECT_EQ(contents.last_step, 9);
-  EXPECT_THAT(contents.buffers, SizeIs(6));
+  std::optional<FlightRing::Contents> contents = watcher_.TakeLastFlight();
+  ASSERT_TRUE(contents.has_value());
+  EXPECT_EQ(contents->steps, 3u);
+  EXPECT_EQ(contents->first_step, 7);
+  EXPECT_EQ(contents->last_step, 9);
+  EXPECT_THAT(contents->buffers, SizeIs(6));
   watcher_.KeepFlight(Records(10));
   watcher_.EndStep();
-  contents = watcher_.TakeFlight();
-  EXPECT_EQ(contents.first_step, 10);
-  EXPECT_THAT(contents.buffers, SizeIs(2));
+  contents = watcher_.TakeLastFlight();
+  ASSERT_TRUE(contents.has_value());
+  EXPECT_EQ(contents->first_step, 10);
+  EXPECT_THAT(contents->buffers, SizeIs(2));
+  EXPECT_FALSE(watcher_.TakeLastFlight().has_value());
 }
 
 TEST_F(TriggerWatcherTest, AStepOverTheBytesIsDroppedWholeAndOthersStay) {
