@@ -130,6 +130,10 @@ absl::StatusOr<std::string> FetchDump(ArchiveReader* store,
         pool->Run([fetching, store, file_system, dump, place, max_bytes] {
           fetching->status = Export(store, file_system, dump, place, max_bytes,
                                     fetching->cancelled);
+          // Its waiter has left, and may have deleted the directory while this
+          // wrote to it.
+          if (fetching->cancelled)
+            (void)file_system->DeleteTree(dump.directory);
           fetching->done.Set();
         });
     if (!taken) {

@@ -4,6 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "collector/rpc/worker_pool.h"
+#include "collector/testing/frames.h"
+#include "common/testing/fault_file_system.h"
+
 namespace rankprobe {
 namespace {
 
@@ -35,6 +43,40 @@ TEST(PageDumpsTest, ANameAndWhatItMayMean) {
   }
   for (const char* const name : {"", "run:", "a", "/etc"})
     EXPECT_FALSE(ParseRunPlace(name).ok()) << name;
+}
+
+class FetchDumpTest : public testing::TempDirTest {};
+
+TEST_F(FetchDumpTest, WhatIsWrittenAfterACancellationIsDeleted) {
+  testing::Frames frames(testing::MakeIdentity("run", 0, 1));
+  v1::Record* const record = frames.AddBatch(0)->add_records();
+  record->mutable_step_begin()->set_task("statistics");
+  record->mutable_step_begin()->set_level("L1");
+  record->mutable_step_begin()->set_framework("pytorch");
+  const std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  testing::FaultFileSystem disk;
+  absl::Notification writes, goes_on;
+  disk.SetDelay([&](const std::string& op) {
+    if (op != "OpenForWrite" || goes_on.HasBeenNotified()) return;
+    if (!writes.HasBeenNotified()) writes.Notify();
+    goes_on.WaitForNotification();
+  });
+  JobDump dump;
+  dump.name = "run:run";
+  dump.directory = "/jobs/one";
+  dump.path = "/jobs/one/tmp/run0/dump";
+  {
+    WorkerPool pool(1, 10);
+    EXPECT_TRUE(absl::IsCancelled(
+        FetchDump(store.get(), &disk, &pool, dump, 1 << 20, [&] {
+          return writes.HasBeenNotified();
+        }).status()));
+    // The job's own deletion fails if a file is created while it runs.
+    EXPECT_TRUE(disk.Exists("/jobs/one/tmp/run0"));
+    goes_on.Notify();
+  }
+  EXPECT_FALSE(disk.Exists("/jobs/one/tmp/run0"));
 }
 
 }  // namespace

@@ -230,6 +230,7 @@ class CommandMaker {
     // The form of the temporary names of fetched dumps, which the runner hides.
     dump.path = absl::StrCat(directory_, "/tmp/rankprobe_run",
                              made_.dumps.size(), "/dump");
+    dump.directory = directory_;
     dump.payloads =
         row_->reads_tensors &&
         (row_->name != kGraphName || spec_.options().contains("golden_path"));

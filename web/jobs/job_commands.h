@@ -27,6 +27,8 @@ struct JobDump {
   // Destination: a directory that does not exist yet. `arguments` contain this
   // path instead of the dump's name.
   std::string path;
+  // Of the job. Who still writes there after the job was cancelled deletes it.
+  std::string directory;
   // Includes the bytes of tensors.
   bool payloads = false;
   // The command expects the directory of the rank, not that of its step.
