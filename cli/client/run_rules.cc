@@ -273,6 +273,7 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
   const auto add_grouped = [&](const std::string& what, const auto& rules_of,
                                const std::string& command) {
     std::vector<std::string> groups;
+    groups.reserve(rules_of.size());
     for (const auto& [reason, names] : rules_of)
       groups.push_back(
           absl::StrCat(absl::StrJoin(names, ", "), " (", reason, ")"));
