@@ -36,7 +36,7 @@ class AttentionSeesFuture : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       std::optional<RankFinding> found = LookAt(input, rank);
-      if (!found.has_value()) found = MaskBehind(input, rank);
+      if (!found.has_value()) found = MaskAfterSoftmax(input, rank);
       if (!found.has_value()) found = MaskRepeated(input, rank);
       if (found.has_value()) return {*std::move(found)};
     }
@@ -44,43 +44,43 @@ class AttentionSeesFuture : public RankRule {
   }
 
  private:
-  // The softmax is over later tokens, too.
-  static std::optional<RankFinding> MaskBehind(const RankInput& input,
-                                               const RankSeries& rank) {
+  // Finds the first step in which `name`, a number of calls and that of all, is
+  // not 0. `what` continues the sentence "in 2 of 4".
+  static std::optional<RankFinding> SomeCalls(const RankInput& input,
+                                              const RankSeries& rank,
+                                              absl::string_view name,
+                                              absl::string_view what) {
     for (size_t i = 0; i < input.steps.size(); ++i) {
-      const std::vector<double> found = TrainingAt(rank, "masks_behind", i);
-      if (found.size() != 2 || found[0] == 0) continue;
-      RankFinding finding;
-      finding.step = input.steps[i];
-      finding.name = "Training.0.debug.masks_behind.0";
-      finding.what = absl::StrCat(
-          "in ", found[0], " of ", found[1],
-          " attention calls the causal mask multiplies the result of a softmax "
-          "over all tokens: the weights of a token do not sum to 1, and depend "
-          "on later tokens. The mask belongs before the softmax, as -inf");
-      return finding;
-    }
-    return std::nullopt;
-  }
-  // A part of the sequence takes each part of the keys for its own.
-  static std::optional<RankFinding> MaskRepeated(const RankInput& input,
-                                                 const RankSeries& rank) {
-    for (size_t i = 0; i < input.steps.size(); ++i) {
-      const std::vector<double> found = TrainingAt(rank, "repeated_masks", i);
+      const std::vector<double> found = TrainingAt(rank, name, i);
       if (found.size() != 2 || found[0] == 0) continue;
       RankFinding finding;
       finding.step = input.steps[i];
       if (input.ranks.size() > 1) finding.rank = rank.rank;
-      finding.name = "Training.0.debug.repeated_masks.0";
-      finding.exact = false;
-      finding.what = absl::StrCat(
-          "in ", found[0], " of ", found[1],
-          " attention calls of a part of a sequence the mask is causal within "
-          "two or more parts of the keys, as if each was its own: tokens see "
-          "keys of later parts, or not all of earlier ones");
+      finding.name = absl::StrCat("Training.0.debug.", name, ".0");
+      finding.what = absl::StrCat("in ", found[0], " of ", found[1], what);
       return finding;
     }
     return std::nullopt;
+  }
+  static std::optional<RankFinding> MaskAfterSoftmax(const RankInput& input,
+                                                     const RankSeries& rank) {
+    return SomeCalls(
+        input, rank, "masks_behind",
+        " attention calls the causal mask multiplies the result of a softmax "
+        "over all tokens: the weights of a token do not sum to 1, and depend "
+        "on later tokens. Apply the mask before the softmax, as -inf");
+  }
+  // A rank of context parallelism masks each part of the keys as if it were its
+  // own part.
+  static std::optional<RankFinding> MaskRepeated(const RankInput& input,
+                                                 const RankSeries& rank) {
+    std::optional<RankFinding> found = SomeCalls(
+        input, rank, "repeated_masks",
+        " attention calls of a part of a sequence the mask is causal within "
+        "two or more parts of the keys, as if each were the rank's own: tokens "
+        "see keys of later parts, or not all of earlier ones");
+    if (found.has_value()) found->exact = false;
+    return found;
   }
   static std::optional<RankFinding> LookAt(const RankInput& input,
                                            const RankSeries& rank) {

@@ -68,17 +68,15 @@ class Blocks {
   }
   // Whether it gives more than one tensor, as blocks of two streams do.
   bool GivesSeveral(const std::string& block) const {
-    const std::string path = absl::StrCat("Module.", block, ".");
-    for (auto it = rank_.values.lower_bound(path);
-         it != rank_.values.end() && absl::StartsWith(it->first, path); ++it) {
-      // "{Class}.forward.0.output.1"
-      absl::string_view rest = it->first;
-      rest.remove_prefix(path.size());
-      rest.remove_prefix(std::min(rest.find('.'), rest.size()));
-      if (absl::ConsumePrefix(&rest, ".forward.0.output.") && rest != "0")
-        return true;
-    }
-    return false;
+    bool gives = false;
+    ForEachOfModule(rank_, block,
+                    [&](const std::string& /*name*/, absl::string_view what,
+                        const std::vector<RankCell>& /*cells*/) {
+                      gives |=
+                          absl::ConsumePrefix(&what, ".forward.0.output.") &&
+                          what != "0";
+                    });
+    return gives;
   }
 
  private:

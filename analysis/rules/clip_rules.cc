@@ -84,7 +84,7 @@ class ClipUneven : public RankRule {
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<Factor> factors = FactorsAt(gradients, rank, i);
         const std::optional<double> most = FactorOfMost(factors);
-        // A clipping leaves something of each gradient.
+        // Clipping does not make gradients 0.
         if (factors.size() < 4 || !most.has_value() || IsOne(*most) ||
             *most >= 1 || *most == 0)
           continue;

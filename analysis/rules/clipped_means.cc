@@ -11,56 +11,76 @@ namespace rankprobe::analysis {
 namespace {
 
 constexpr size_t kLeastSteps = 4, kLeastParameters = 4;
-// Relative, of float32; of the limit; of the ranks' norms, which say nothing of
-// the order where they are nearly one.
+// Relative: rounding of float32; how far the limits of steps may be apart; how
+// far the norms of the ranks must be apart, because equal ones do not show what
+// came first.
 constexpr double kRounding = 1e-5, kOneLimit = 1e-3, kUnlike = 0.01;
 
-// Of the parameters in one step, by rank of the group.
+// Means of the gradients of each parameter in one step.
 struct Means {
-  std::vector<std::vector<double>> own;
-  std::vector<double> taken, sizes;
-  std::vector<double> norms;  // of all gradients of a rank
-
-  double LeastNorm() const {
-    return *std::min_element(norms.begin(), norms.end());
-  }
-  double MostNorm() const {
-    return *std::max_element(norms.begin(), norms.end());
-  }
+  std::vector<std::vector<double>> own;  // of each rank
+  std::vector<double> taken;             // of what the optimizer takes
+  std::vector<double> sizes;             // the largest norm on a rank
+  std::vector<double> norms;             // by rank, of all its gradients
+  double least_norm = 0, most_norm = 0;
 };
 
-using Gradients = std::vector<std::vector<OwnGradient>>;
+// The parameters of a group of replicas: what the optimizer takes, and what
+// backward left on each rank.
+struct Gradients {
+  std::vector<const std::vector<RankCell>*> taken;
+  std::vector<std::vector<OwnGradient>> own;  // by rank
+};
 
-// Null: not all that is needed was recorded.
-std::optional<Means> MeansAt(const RankSeries& first, const Gradients& own,
-                             size_t step) {
+// Returns no parameters if the ranks did not record the same ones.
+Gradients GradientsOf(const RankInput& input,
+                      const std::vector<size_t>& group) {
+  Gradients gradients;
+  for (const size_t r : group)
+    gradients.own.push_back(OwnGradientsOf(input.ranks[r]));
+  for (const OwnGradient& own : gradients.own[0]) {
+    const size_t p = gradients.taken.size();
+    const auto* const taken =
+        input.ranks[group[0]].Of("Parameter", own.parameter, "grad");
+    const bool is_everywhere = std::all_of(
+        gradients.own.begin(), gradients.own.end(), [&](const auto& of_rank) {
+          return p < of_rank.size() && of_rank[p].parameter == own.parameter;
+        });
+    if (taken == nullptr || !is_everywhere) return {};
+    gradients.taken.push_back(taken);
+  }
+  return gradients;
+}
+
+// Returns nothing if a value of the step was not recorded.
+std::optional<Means> MeansAt(const Gradients& gradients, size_t step) {
   Means means;
-  means.norms.resize(own.size(), 0);
-  for (size_t p = 0; p < own[0].size(); ++p) {
-    const std::string& parameter = own[0][p].parameter;
-    const auto* const taken = first.Of("Parameter", parameter, "grad");
-    if (taken == nullptr || !IsFinite((*taken)[step])) return std::nullopt;
+  means.norms.resize(gradients.own.size(), 0);
+  for (size_t p = 0; p < gradients.taken.size(); ++p) {
+    const RankCell& taken = (*gradients.taken[p])[step];
+    if (!IsFinite(taken)) return std::nullopt;
     std::vector<double>& of_ranks = means.own.emplace_back();
     double size = 0;
-    for (size_t r = 0; r < own.size(); ++r) {
-      const bool is_there =
-          p < own[r].size() && own[r][p].parameter == parameter;
-      const RankCell* const last =
-          is_there ? LastMicro(own[r][p], step) : nullptr;
+    for (size_t r = 0; r < gradients.own.size(); ++r) {
+      const RankCell* const last = LastMicro(gradients.own[r][p], step);
       if (last == nullptr) return std::nullopt;
       of_ranks.push_back(last->mean);
       means.norms[r] += last->norm * last->norm;
       size = std::max(size, last->norm);
     }
-    means.taken.push_back((*taken)[step].mean);
+    means.taken.push_back(taken.mean);
     means.sizes.push_back(size);
   }
   for (double& norm : means.norms) norm = std::sqrt(norm);
+  const auto [least, most] =
+      std::minmax_element(means.norms.begin(), means.norms.end());
+  means.least_norm = *least;
+  means.most_norm = *most;
   return means;
 }
 
-// The norm to which each rank clips. Null: that does not explain what is taken,
-// or a rank clips nothing.
+// Returns the norm to which each rank clips its gradients; nothing if that does
+// not explain what the optimizer takes, or if a rank clips nothing.
 std::optional<double> LimitOf(const Means& means) {
   double both = 0, square = 0;
   std::vector<double> shares;
@@ -73,11 +93,11 @@ std::optional<double> LimitOf(const Means& means) {
     square += shares[p] * shares[p];
   }
   const double limit = both / square;
-  if (!std::isfinite(limit) || limit <= 0 || limit > means.LeastNorm())
+  if (!std::isfinite(limit) || limit <= 0 || limit > means.least_norm)
     return std::nullopt;
   for (size_t p = 0; p < shares.size(); ++p) {
     if (std::fabs(means.taken[p] - limit * shares[p]) >
-        kRounding * limit * means.sizes[p] / means.LeastNorm())
+        kRounding * limit * means.sizes[p] / means.least_norm)
       return std::nullopt;
   }
   return limit;
@@ -88,20 +108,19 @@ std::optional<double> LimitOf(const Means& means) {
 std::optional<RankFinding> ClippedBeforeMean(const RankInput& input,
                                              const std::vector<size_t>& group) {
   if (group.size() < 2) return std::nullopt;
-  Gradients own;
-  for (const size_t r : group) own.push_back(OwnGradientsOf(input.ranks[r]));
-  if (own[0].size() < kLeastParameters) return std::nullopt;
+  const Gradients gradients = GradientsOf(input, group);
+  if (gradients.taken.size() < kLeastParameters) return std::nullopt;
   std::vector<double> limits;
   double unlike = 0;
   std::optional<size_t> first;
   for (size_t i = 0; i < input.steps.size(); ++i) {
-    const std::optional<Means> means = MeansAt(input.ranks[group[0]], own, i);
+    const std::optional<Means> means = MeansAt(gradients, i);
     if (!means.has_value()) continue;
     const std::optional<double> limit = LimitOf(*means);
     if (!limit.has_value()) continue;
     if (!first.has_value()) first = i;
     limits.push_back(*limit);
-    unlike = std::max(unlike, 1 - means->LeastNorm() / means->MostNorm());
+    unlike = std::max(unlike, 1 - means->least_norm / means->most_norm);
   }
   if (limits.size() < kLeastSteps || unlike < kUnlike) return std::nullopt;
   const auto [least, most] = std::minmax_element(limits.begin(), limits.end());
@@ -113,7 +132,7 @@ std::optional<RankFinding> ClippedBeforeMean(const RankInput& input,
       "each rank clips its own gradients to the norm ", limits[0],
       " before they are averaged, in ", limits.size(),
       " steps: the ranks clip by different factors, and the mean is not that "
-      "of their gradients. Clipping belongs behind the reduction");
+      "of their gradients. Clip after the reduction");
   return finding;
 }
 

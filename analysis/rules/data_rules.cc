@@ -235,7 +235,7 @@ class FrozenMoves : public RankRule {
   absl::string_view twin() const override {
     return "frozen parameters without a gradient, which no optimizer changes; "
            "gradients that a program makes by itself; frozen weights that "
-           "follow others in each step; adapters that are reset behind a "
+           "follow others in each step; adapters that are reset after a "
            "merge";
   }
   size_t LeastSteps() const override { return 2 * kLeast; }
@@ -275,9 +275,9 @@ class FrozenMoves : public RankRule {
  private:
   static constexpr size_t kLeast = 3;
 
-  // A weight that no optimizer holds, of a layer that has others which one holds,
-  // changes in a few steps for good: adapters are merged into it, and are not
-  // taken out again, but trained on.
+  // Finds a weight that no optimizer holds, in a layer with weights that one
+  // holds, which changes in a few steps and stays changed: adapters are merged
+  // into it, are not unmerged again, and are trained on.
   static std::optional<RankFinding> BaseMoves(const RankInput& input,
                                               const RankSeries& rank) {
     constexpr absl::string_view kUsed = ".forward.0.parameters.";
@@ -317,7 +317,7 @@ class FrozenMoves : public RankRule {
           steps,
           " steps, while the same layer has weights that are trained: "
           "adapters are merged into it (by eval(), for a checkpoint) and not "
-          "taken out again, so that they count twice");
+          "unmerged again, so that they count twice");
       KeepEarliest(std::move(one), &found);
     }
     return found;
@@ -329,8 +329,8 @@ class FrozenMoves : public RankRule {
     const auto it = rank.values.lower_bound(prefix);
     return it != rank.values.end() && absl::StartsWith(it->first, prefix);
   }
-  // Whether what is trained in the layer is what the optimizer left. Adapters
-  // that are reset behind a merge (ReLoRA) are not.
+  // Whether the trained weights of the layer are what the optimizer left. Those
+  // of adapters that are reset after a merge (ReLoRA) are not.
   static bool GoesOn(const RankSeries& rank, const std::string& path,
                      size_t step) {
     const std::string prefix = absl::StrCat("Parameter.", path, ".");

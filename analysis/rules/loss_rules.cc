@@ -144,8 +144,8 @@ class LossOfProbabilities : public RankRule {
              "other, binary_cross_entropy_with_logits is meant";
     if (kind == kDropped)
       return "the loss takes logits some of which a dropout has set to 0, at "
-             "random and whatever the model computes: no dropout belongs "
-             "behind the last layer";
+             "random and whatever the model computes: remove the dropout "
+             "after the last layer";
     if (kind == kCut)
       return "the loss expects logits of both signs and takes what a ReLU "
              "leaves: a class cannot be said to be less likely than 0 says";
@@ -259,8 +259,8 @@ class LearningRateZero : public RankRule {
   // Steps in which it is 0 and another is not; first steps in which all are 0.
   static constexpr size_t kLeast = 3, kLeastAtFirst = 8;
 
-  // Those of all groups, in each of the first steps. A warm-up that begins with 0
-  // leaves it in the next step.
+  // Finds a learning rate of 0 of all groups in each of the first steps. A
+  // warm-up that begins with 0 leaves it in the next step.
   static std::optional<RankFinding> ZeroAtFirst(const RankInput& input,
                                                 const RankSeries& rank) {
     size_t steps = 0;

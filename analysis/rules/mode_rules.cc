@@ -242,18 +242,13 @@ class EvaluationInTraining : public RankRule {
     for (size_t dot = path.find('.'); dot != std::string::npos;
          dot = path.find('.', dot + 1)) {
       const std::string root = path.substr(0, dot);
-      for (auto it =
-               rank.values.lower_bound(absl::StrCat("Module.", root, "."));
-           it != rank.values.end() &&
-           absl::StartsWith(it->first, absl::StrCat("Module.", root, "."));
-           ++it) {
-        // "Module.{root}.{Class}.forward.0.output.0"
-        const absl::string_view rest =
-            absl::string_view(it->first).substr(root.size() + 8);
-        if (rest.substr(std::min(rest.find('.'), rest.size())) ==
-            ".forward.0.output.0")
-          return root;
-      }
+      bool is_called = false;
+      ForEachOfModule(rank, root,
+                      [&](const std::string& /*name*/, absl::string_view what,
+                          const std::vector<RankCell>& /*cells*/) {
+                        is_called |= what == ".forward.0.output.0";
+                      });
+      if (is_called) return root;
     }
     return "";
   }

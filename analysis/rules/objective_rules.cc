@@ -119,7 +119,7 @@ class PairTargets : public ShapeRule {
         found[0] == kInQueue
             ? "the partner of each sample, in the first column of the logits, "
               "is among the other columns, too: the loss raises and lowers the "
-              "same similarity. Put the keys into the queue behind the loss"
+              "same similarity. Enqueue the keys after the loss is computed"
         : found[0] == kOverSamples
             ? "the logits are the products of all pairs of a batch, and a part "
               "is divided by its norm over the samples (F.normalize(dim=0)): "

@@ -38,6 +38,12 @@ class ObjectiveRulesTest : public RankInputFixture {
     }
     return out;
   }
+  // The only finding of `name`.
+  RankFinding One(absl::string_view name) const {
+    const std::vector<RankFinding> found = Find(name);
+    EXPECT_THAT(found, SizeIs(1));
+    return found.empty() ? RankFinding() : found[0];
+  }
 };
 
 TEST_F(ObjectiveRulesTest, TermsWithTheWrongSign) {
@@ -46,19 +52,17 @@ TEST_F(ObjectiveRulesTest, TermsWithTheWrongSign) {
   for (const auto& [kind, text] :
        {std::pair(1., "a divergence grows"), std::pair(2., "entropy")}) {
     Training(0, "inverted_term", 1, kind);
-    const auto found = Find("term-inverted");
-    ASSERT_THAT(found, SizeIs(1));
-    EXPECT_EQ(found[0].step, 1);
-    EXPECT_FALSE(found[0].exact);
-    EXPECT_THAT(found[0].what, HasSubstr(text));
+    const RankFinding found = One("term-inverted");
+    EXPECT_EQ(found.step, 1);
+    EXPECT_FALSE(found.exact);
+    EXPECT_THAT(found.what, HasSubstr(text));
   }
 }
 
 TEST_F(ObjectiveRulesTest, PairsThatAreNormalizedOverTheSamples) {
   Training(0, "pair_targets", 1, 3);
-  const auto found = Find("pair-targets");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_THAT(found[0].what, HasSubstr("F.normalize(dim=0)"));
+  const RankFinding found = One("pair-targets");
+  EXPECT_THAT(found.what, HasSubstr("F.normalize(dim=0)"));
 }
 
 TEST_F(ObjectiveRulesTest, CastsOfEarlierWeights) {
@@ -66,10 +70,9 @@ TEST_F(ObjectiveRulesTest, CastsOfEarlierWeights) {
   Training(0, "stale_casts.1", 1, 8);
   EXPECT_THAT(Find("cast-stale"), IsEmpty());
   Training(0, "stale_casts.0", 1, 8);
-  const auto found = Find("cast-stale");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_TRUE(found[0].exact);
-  EXPECT_THAT(found[0].what, HasSubstr("8 of 8 layers"));
+  const RankFinding found = One("cast-stale");
+  EXPECT_TRUE(found.exact);
+  EXPECT_THAT(found.what, HasSubstr("8 of 8 layers"));
 }
 
 TEST_F(ObjectiveRulesTest, ScaleOfImages) {
@@ -102,10 +105,9 @@ TEST_F(ObjectiveRulesTest, HooksOfEachStep) {
   EXPECT_THAT(Find("hooks-grow"), IsEmpty());
   for (size_t i = 4; i < kNumberOfSteps; ++i)
     Training(0, "hooks", i, static_cast<double>(i));
-  const auto found = Find("hooks-grow");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].step, 3);
-  EXPECT_THAT(found[0].what, HasSubstr("11 in the last"));
+  const RankFinding found = One("hooks-grow");
+  EXPECT_EQ(found.step, 3);
+  EXPECT_THAT(found.what, HasSubstr("11 in the last"));
   Training(0, "hooks", 8, 3);
   EXPECT_THAT(Find("hooks-grow"), IsEmpty()) << "removed once";
 }
@@ -125,11 +127,10 @@ TEST_F(ObjectiveRulesTest, AnAverageWithoutStatistics) {
   at(10, 3);
   EXPECT_THAT(Find("statistics-left"), IsEmpty()) << "its weights stay";
   at(10, 3.1);
-  const auto found = Find("statistics-left");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_FALSE(found[0].exact);
-  EXPECT_EQ(found[0].name, "Module.average.bn.BatchNorm2d.forward.0.output.0");
-  EXPECT_THAT(found[0].what, HasSubstr("2 BatchNorms"));
+  const RankFinding found = One("statistics-left");
+  EXPECT_FALSE(found.exact);
+  EXPECT_EQ(found.name, "Module.average.bn.BatchNorm2d.forward.0.output.0");
+  EXPECT_THAT(found.what, HasSubstr("2 BatchNorms"));
   Training(0, "unlearned_norms.0", kNumberOfSteps - 1, 0);
   EXPECT_THAT(Find("statistics-left"), IsEmpty()) << "copied in the end";
 }
@@ -154,27 +155,24 @@ TEST_F(ObjectiveRulesTest, UpdatesThatAreRoundedAway) {
 
 TEST_F(ObjectiveRulesTest, APartnerThatIsInTheQueue) {
   Training(0, "pair_targets", 1, 4);
-  const auto found = Find("pair-targets");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_FALSE(found[0].exact);
-  EXPECT_THAT(found[0].what, HasSubstr("behind the loss"));
+  const RankFinding found = One("pair-targets");
+  EXPECT_FALSE(found.exact);
+  EXPECT_THAT(found.what, HasSubstr("after the loss"));
 }
 
 TEST_F(ObjectiveRulesTest, LogitsOfADropout) {
   Training(0, "loss_of_probabilities", 2, 9);
-  const auto found = Find("loss-of-probabilities");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_FALSE(found[0].exact);
-  EXPECT_THAT(found[0].what, HasSubstr("dropout"));
+  const RankFinding found = One("loss-of-probabilities");
+  EXPECT_FALSE(found.exact);
+  EXPECT_THAT(found.what, HasSubstr("dropout"));
 }
 
 TEST_F(ObjectiveRulesTest, AllIndicesOfEachSample) {
   Training(0, "loss_broadcast.0", 1, 4);
   Training(0, "loss_broadcast.1", 1, 32);
-  const auto found = Find("loss-broadcast");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_TRUE(found[0].exact);
-  EXPECT_THAT(found[0].what, HasSubstr("[:, index]"));
+  const RankFinding found = One("loss-broadcast");
+  EXPECT_TRUE(found.exact);
+  EXPECT_THAT(found.what, HasSubstr("[:, index]"));
 }
 
 TEST_F(ObjectiveRulesTest, AMaskBehindTheSoftmax) {
@@ -185,10 +183,9 @@ TEST_F(ObjectiveRulesTest, AMaskBehindTheSoftmax) {
     Each(name, value);
   EXPECT_THAT(Find("attention-sees-future"), IsEmpty());
   Training(0, "masks_behind.0", 1, 2);
-  const auto found = Find("attention-sees-future");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].step, 1);
-  EXPECT_THAT(found[0].what, HasSubstr("in 2 of 2"));
+  const RankFinding found = One("attention-sees-future");
+  EXPECT_EQ(found.step, 1);
+  EXPECT_THAT(found.what, HasSubstr("in 2 of 2"));
 }
 
 TEST_F(ObjectiveRulesTest, AMaskOfOnePartForAllParts) {
@@ -196,10 +193,9 @@ TEST_F(ObjectiveRulesTest, AMaskOfOnePartForAllParts) {
   Training(0, "repeated_masks.1", 1, 2);
   EXPECT_THAT(Find("attention-sees-future"), IsEmpty());
   Training(0, "repeated_masks.0", 1, 2);
-  const auto found = Find("attention-sees-future");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_FALSE(found[0].exact);
-  EXPECT_THAT(found[0].what, HasSubstr("in 2 of 2"));
+  const RankFinding found = One("attention-sees-future");
+  EXPECT_FALSE(found.exact);
+  EXPECT_THAT(found.what, HasSubstr("in 2 of 2"));
 }
 
 TEST_F(ObjectiveRulesTest, AWarmUpThatIsZero) {

@@ -356,13 +356,19 @@ class GradientLost : public OriginRule {
       const std::vector<Flow>& flows) const override {
     std::optional<RankFinding> found;
     size_t lost = 0;
-    const std::vector<OwnGradient> own = OwnGradientsOf(input.ranks[group[0]]);
+    const std::vector<OwnGradient> gradients =
+        OwnGradientsOf(input.ranks[group[0]]);
     for (const Flow& flow : flows) {
+      const auto own = std::find_if(gradients.begin(), gradients.end(),
+                                    [&](const OwnGradient& one) {
+                                      return one.parameter == flow.parameter;
+                                    });
       std::optional<size_t> first;
       size_t steps = 0, zero = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         if (!IsFinite(flow.mean[i]) || flow.mean[i].norm == 0 ||
-            !IsFinite((*flow.taken)[i]) || HasZero(own, flow.parameter, i))
+            !IsFinite((*flow.taken)[i]) ||
+            (own != gradients.end() && HasZero(*own, i)))
           continue;
         ++steps;
         if ((*flow.taken)[i].norm != 0) continue;
@@ -386,19 +392,13 @@ class GradientLost : public OriginRule {
 
  private:
   // Whether one of the backwards of the step left zeros, which the optimizer may
-  // have taken before another one: the bias of a critic, whose loss is a
+  // have taken before the next backward: the bias of a critic, whose loss is a
   // difference.
-  static bool HasZero(const std::vector<OwnGradient>& gradients,
-                      const std::string& parameter, size_t step) {
-    return std::any_of(gradients.begin(), gradients.end(),
-                       [&](const OwnGradient& own) {
-                         return own.parameter == parameter &&
-                                std::any_of(own.micro.begin(), own.micro.end(),
-                                            [&](const auto* cells) {
-                                              return (*cells)[step].is_there &&
-                                                     (*cells)[step].norm == 0;
-                                            });
-                       });
+  static bool HasZero(const OwnGradient& own, size_t step) {
+    return std::any_of(
+        own.micro.begin(), own.micro.end(), [&](const auto* cells) {
+          return (*cells)[step].is_there && (*cells)[step].norm == 0;
+        });
   }
 };
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "analysis/rules/judged.h"
 
@@ -160,6 +161,16 @@ using HeldCells = std::vector<std::pair<int64_t, const RankCell*>>;
 HeldCells HeldAt(const RankInput& input, const std::vector<size_t>& group,
                  absl::string_view name, size_t step);
 bool AreAllEqual(const HeldCells& held);
+
+// Calls `see` for each value of the module with this path ("layers.0.fc"), which
+// is called "Module.{path}.{class}{what}": with its name, with `what`, such as
+// ".backward.0.input.0", and with its cells. Values of modules in it are seen,
+// too; their `what` begins with their own name.
+void ForEachOfModule(
+    const RankSeries& rank, absl::string_view path,
+    absl::FunctionRef<void(const std::string& name, absl::string_view what,
+                           const std::vector<RankCell>& cells)>
+        see);
 
 // Keeps the earliest of the findings of several values in `found`; within one
 // step, that with the largest deviation. Counts the others of that step.

@@ -104,25 +104,41 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank) {
   return out;
 }
 
-namespace {
-
-// What the only backward of a module ("Module.{path}.") brings; null where there
-// are several, or none.
-const std::vector<RankCell>* OnlyArrival(const RankSeries& rank,
-                                         const std::string& module) {
-  const std::vector<RankCell>* found = nullptr;
+void ForEachOfModule(
+    const RankSeries& rank, absl::string_view path,
+    absl::FunctionRef<void(const std::string& name, absl::string_view what,
+                           const std::vector<RankCell>& cells)>
+        see) {
+  const std::string module = absl::StrCat("Module.", path, ".");
   for (auto it = rank.values.lower_bound(module);
        it != rank.values.end() && absl::StartsWith(it->first, module); ++it) {
-    // "{Class}.backward.{n}.input.0"
-    absl::string_view rest = absl::string_view(it->first).substr(module.size());
-    rest.remove_prefix(std::min(rest.find('.'), rest.size()));
-    if (!absl::ConsumePrefix(&rest, ".backward.") ||
-        rest.substr(std::min(rest.find('.'), rest.size())) != ".input.0")
-      continue;
-    if (found != nullptr) return nullptr;
-    found = &it->second;
+    absl::string_view what = it->first;
+    what.remove_prefix(module.size());
+    what.remove_prefix(std::min(what.find('.'), what.size()));
+    see(it->first, what, it->second);
   }
-  return found;
+}
+
+namespace {
+
+// Returns the gradient of the output of a module that has one backward in a
+// step; null if it has several, or none.
+const std::vector<RankCell>* OnlyArrival(const RankSeries& rank,
+                                         absl::string_view path) {
+  const std::vector<RankCell>* found = nullptr;
+  size_t backwards = 0;
+  ForEachOfModule(
+      rank, path,
+      [&](const std::string& /*name*/, absl::string_view what,
+          const std::vector<RankCell>& cells) {
+        // ".backward.{n}.input.0"
+        if (!absl::ConsumePrefix(&what, ".backward.") ||
+            what.substr(std::min(what.find('.'), what.size())) != ".input.0")
+          return;
+        ++backwards;
+        found = &cells;
+      });
+  return backwards == 1 ? found : nullptr;
 }
 
 }  // namespace
@@ -135,9 +151,8 @@ bool AreOfOneBackward(const RankSeries& rank,
   for (const OwnGradient& own : gradients) {
     absl::string_view path = own.parameter;
     if (own.micro.size() != 1 || !absl::ConsumeSuffix(&path, kBias)) continue;
-    const std::string module = absl::StrCat("Module.", path, ".");
     // A generator's first call may have no backward.
-    const std::vector<RankCell>* const arrived = OnlyArrival(rank, module);
+    const std::vector<RankCell>* const arrived = OnlyArrival(rank, path);
     if (arrived == nullptr) continue;
     std::vector<double> rows;
     for (size_t i = 0; i < arrived->size(); ++i) {
@@ -310,12 +325,13 @@ class Stages {
   }
   // Whether these ranks are different stages that one seed has started.
   bool AreStages(size_t a, size_t b) const {
-    // The first and the last layer of a model may have one name.
-    if (has_loss_[a] != has_loss_[b] && passes_[a] && passes_[b] &&
-        BeginAlike(input_.ranks[a], input_.ranks[b], /*are_all=*/false))
+    const bool one_has_loss = has_loss_[a] != has_loss_[b];
+    const bool both_pass = passes_[a] && passes_[b];
+    if (one_seed_ && (one_has_loss || (both_pass && !has_loss_[a])))
       return true;
-    if (!one_seed_ || (has_loss_[a] && has_loss_[b])) return false;
-    return has_loss_[a] != has_loss_[b] || (passes_[a] && passes_[b]);
+    // The first and the last layer of a model may have one name.
+    return one_has_loss && both_pass &&
+           BeginAlike(input_.ranks[a], input_.ranks[b], /*are_all=*/false);
   }
 
  private:

@@ -29,7 +29,7 @@ class GradientsNotReduced : public RankRule {
     return "shards, whose parameters differ too, but for those that begin as "
            "one number; stages of a pipeline, experts and rows of a table that "
            "one seed has started; ranks that train alone and average their "
-           "weights now and then (local SGD)";
+           "weights periodically (local SGD)";
   }
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return 1; }
@@ -218,8 +218,8 @@ class GradientsNotReduced : public RankRule {
   // Ranks that are named.
   static constexpr size_t kMostNamed = 4;
 
-  // Whether ranks train alone and average their weights now and then (local
-  // SGD): most of what has parted becomes one again, twice or more often.
+  // Whether ranks train alone and average their weights periodically (local
+  // SGD): most parameters that differ become equal again, twice or more often.
   static bool AreAveraged(
       const RankInput& input,
       const std::vector<std::pair<std::string, double>>& parted) {
@@ -250,26 +250,20 @@ class GradientsNotReduced : public RankRule {
                            size_t step) {
     const size_t dot = parameter.rfind('.');
     if (dot == std::string::npos) return false;
-    const std::string module =
-        absl::StrCat("Module.", parameter.substr(0, dot), ".");
     std::vector<size_t> all(input.ranks.size());
     std::iota(all.begin(), all.end(), size_t{0});
-    size_t alike = 0;
-    const auto& values = input.ranks[0].values;
-    for (auto it = values.lower_bound(module);
-         it != values.end() && absl::StartsWith(it->first, module); ++it) {
-      // Behind the class, which has no dot.
-      const absl::string_view rest =
-          absl::string_view(it->first).substr(module.size());
-      const absl::string_view what =
-          rest.substr(std::min(rest.find('.'), rest.size()));
-      if (what != ".forward.0.output.0" && what != ".backward.0.input.0")
-        continue;
-      const HeldCells held = HeldAt(input, all, it->first, step);
-      if (held.size() < all.size() || !AreAllEqual(held)) return false;
-      ++alike;
-    }
-    return alike == 2;
+    size_t looked = 0, alike = 0;
+    ForEachOfModule(
+        input.ranks[0], parameter.substr(0, dot),
+        [&](const std::string& name, absl::string_view what,
+            const std::vector<RankCell>& /*cells*/) {
+          if (what != ".forward.0.output.0" && what != ".backward.0.input.0")
+            return;
+          ++looked;
+          const HeldCells held = HeldAt(input, all, name, step);
+          if (held.size() == all.size() && AreAllEqual(held)) ++alike;
+        });
+    return looked == 2 && alike == 2;
   }
 
   // How much, of a parameter that is the same on the ranks that have it.

@@ -233,8 +233,8 @@ class UpdateZero : public Rule {
                   AreOneTensor(held.cells, *used, 1));
         });
   }
-  // later: by how many steps the optimizer is numbered behind the forward. The
-  // first of several ends a step.
+  // later: how many steps after the forward the optimizer's values are numbered,
+  // 1 if another optimizer ends the step before this one steps.
   static bool AreOneTensor(const std::vector<ScanCell>& held,
                            const std::vector<ScanCell>& used, size_t later) {
     size_t both = 0;

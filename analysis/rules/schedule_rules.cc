@@ -123,7 +123,7 @@ class ScheduleRestarts : public ScheduleRule {
       };
       const double usual =
           std::max({change(at - 1), change(at - 2), change(at - 3)});
-      // A cycle that is at its end begins anew on purpose.
+      // A warm restart after the end of a cycle is intended.
       const bool is_at_end = rates[at - 1][0] < kEnd * Highest(rates, at);
       if (change(at) > 2 * usual && !is_at_end) return at;
     }

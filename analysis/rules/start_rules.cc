@@ -132,7 +132,8 @@ class GradientZero : public RankRule {
       return !cell.is_there || cell.norm == 0;
     });
   }
-  // A backward comes to a part of the model in each step, and brings 0.
+  // Finds a part of the model that backward reaches in each step with a gradient
+  // of 0.
   static std::optional<RankFinding> CutOff(
       const RankInput& input, const RankSeries& rank,
       const std::vector<std::string>& parameters) {
@@ -151,14 +152,14 @@ class GradientZero : public RankRule {
     finding.exact = false;
     finding.others = cut.size() - 1;
     finding.what = absl::StrCat(
-        "backward comes to ", cut[0], " in each of ", input.steps.size(),
-        " steps and brings a gradient of 0, while other parameters have one: "
-        "what it gives has no effect on the loss (x + (q - x) without "
-        "detach(), a clamp() whose bounds it does not reach, a factor of 0)");
+        "backward reaches ", cut[0], " in each of ", input.steps.size(),
+        " steps with a gradient of 0, while other parameters have one: its "
+        "output has no effect on the loss (x + (q - x) without detach(), a "
+        "clamp() that cuts all of it, a factor of 0)");
     return finding;
   }
-  // The gradient of what the layer of a parameter gives; of a parameter that no
-  // layer is recorded with, its own. Null: there is none.
+  // Returns the gradient of the output of the parameter's layer, or of a
+  // parameter of the model itself, its own. Null: there is none.
   static const std::vector<RankCell>* Arrives(const RankSeries& rank,
                                               const std::string& parameter) {
     const size_t dot = parameter.rfind('.');
@@ -167,17 +168,14 @@ class GradientZero : public RankRule {
                  ? nullptr
                  : rank.Of("Parameter", parameter, "grad");
     }
-    const std::string module =
-        absl::StrCat("Module.", parameter.substr(0, dot), ".");
-    for (auto it = rank.values.lower_bound(module);
-         it != rank.values.end() && absl::StartsWith(it->first, module); ++it) {
-      const absl::string_view rest =
-          absl::string_view(it->first).substr(module.size());
-      if (rest.substr(std::min(rest.find('.'), rest.size())) ==
-          ".backward.0.input.0")
-        return &it->second;
-    }
-    return nullptr;
+    const std::vector<RankCell>* found = nullptr;
+    ForEachOfModule(rank, parameter.substr(0, dot),
+                    [&](const std::string& /*name*/, absl::string_view what,
+                        const std::vector<RankCell>& cells) {
+                      if (found == nullptr && what == ".backward.0.input.0")
+                        found = &cells;
+                    });
+    return found;
   }
   // Whether backward left another gradient than 0.
   static bool HasOwn(const std::vector<OwnGradient>& own,

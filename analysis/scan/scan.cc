@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "analysis/scan/replicated_values.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -31,16 +32,6 @@ constexpr size_t kFewSteps = 2;
 // Share of the largest gradient below which a gradient is rounding.
 constexpr double kRounding = 1e-6;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
-// A weight that is rounded for the forward has nearly the norm of the whole one.
-constexpr double kMostOfPart = 1.05;
-
-bool IsPresent(const ScanCell& cell) { return cell.count > 0; }
-bool IsFinite(const ScanCell& cell) {
-  return cell.count > 0 && cell.non_finite == 0 &&
-         std::isfinite(cell.largest) && std::isfinite(cell.smallest);
-}
-bool RanksAgree(const ScanCell& cell) { return cell.largest == cell.smallest; }
-
 // Without signs: a loss may be negative, and a course is of logarithms.
 ScanCell AmountOf(ScanCell cell) {
   cell.largest = std::fabs(cell.largest);
@@ -71,10 +62,9 @@ bool MayBeReceiveBuffer(absl::string_view name) {
 class Scanner {
  public:
   Scanner(const ScanInput& input, const ScanOptions& options)
-      : input_(input), options_(options) {}
+      : input_(input), options_(options), replicated_(input) {}
 
   std::vector<ScanFinding> RunReplicas() {
-    FindNames();
     for (size_t value = 0; value < input_.values.size(); ++value) {
       if (input_.values[value].cells.size() != input_.steps.size()) continue;
       FindParting(value);
@@ -84,7 +74,6 @@ class Scanner {
   }
 
   std::vector<ScanFinding> Run() {
-    FindNames();
     for (const ScanSeries& series : input_.values) {
       if (series.passes_zero) pass_zero_.insert(series.name);
     }
@@ -186,7 +175,7 @@ class Scanner {
     if (!IsStateOfOptimizer(name) && !absl::StartsWith(name, "Update."))
       return false;
     const std::vector<ScanCell>* const gradient =
-        OfParameter(name, "Parameter", "grad");
+        replicated_.OfParameter(name, "Parameter", "grad");
     return gradient != nullptr &&
            std::any_of(gradient->begin(), gradient->end(),
                        [](const ScanCell& cell) {
@@ -275,119 +264,13 @@ class Scanner {
     }
   }
 
-  // "Module.{path}.{Class}.backward.0.input.0"
-  void AddModule(absl::string_view name) {
-    if (!absl::StartsWith(name, "Module.") ||
-        !absl::ConsumeSuffix(&name, ".backward.0.input.0"))
-      return;
-    const absl::string_view path = name.substr(7, name.rfind('.') - 7);
-    if (name.rfind('.') > 7) modules_.emplace(path, name);
-  }
-
-  void FindNames() {
-    for (size_t value = 0; value < input_.values.size(); ++value) {
-      by_name_.emplace(input_.values[value].name, value);
-      AddModule(input_.values[value].name);
-      exchanges_ = exchanges_ || IsOfExchange(input_.values[value].name);
-    }
-  }
-
-  // Returns null if the value was not recorded. `what` is a name such as
-  // "param".
-  const std::vector<ScanCell>* OfParameter(absl::string_view name,
-                                           absl::string_view prefix,
-                                           absl::string_view what) const {
-    const size_t begin = name.find('.');
-    const size_t end = name.rfind('.');
-    if (begin == absl::string_view::npos || end <= begin) return nullptr;
-    const auto it = by_name_.find(
-        absl::StrCat(prefix, name.substr(begin, end - begin), ".", what));
-    if (it == by_name_.end() || Cells(it->second).size() != input_.steps.size())
-      return nullptr;
-    return &Cells(it->second);
-  }
-
-  // Whether replicas have equal values: true for parameters, their reduced
-  // gradients and values computed from both. If the parameter itself differs
-  // from the first step on, ranks hold shards of it.
-  bool IsReplicated(absl::string_view name) const {
-    if (!absl::StartsWith(name, "Parameter.") &&
-        !absl::StartsWith(name, "Update."))
-      return false;
-    if (exchanges_ && IsOfExpert(name)) return false;
-    const std::vector<ScanCell>* const parameter =
-        OfParameter(name, "Parameter", "param");
-    if (parameter == nullptr) return true;
-    if (IsTrainedElsewhere(name, *parameter) || IsPart(name)) return false;
-    for (const ScanCell& cell : *parameter) {
-      if (!IsFinite(cell) || cell.count < 2) continue;
-      return RanksAgree(cell);
-    }
-    return true;
-  }
-
-  // Whether some ranks that hold the parameter never have its gradient: each
-  // pipeline stage may hold the complete model.
-  bool IsTrainedElsewhere(absl::string_view name,
-                          const std::vector<ScanCell>& parameter) const {
-    const std::vector<ScanCell>* const gradient =
-        OfParameter(name, "Parameter", "grad");
-    if (gradient == nullptr) return false;
-    size_t steps = 0;
-    for (size_t i = 0; i < parameter.size(); ++i) {
-      if (parameter[i].count < 2 || (*gradient)[i].count == 0) continue;
-      if ((*gradient)[i].count >= parameter[i].count) return false;
-      ++steps;
-    }
-    return steps >= kLeastAgreed;
-  }
-
-  // Whether each rank holds a part of the parameter, which may begin alike.
-  bool IsPart(absl::string_view name) const {
-    const std::vector<ScanCell>* const gradient =
-        OfParameter(name, "Parameter", "grad");
-    const std::vector<ScanCell>* const held =
-        OfParameter(name, "Parameter", "param");
-    name = name.substr(0, name.rfind(".0.debug."));
-    const size_t begin = name.find('.') + 1;
-    const size_t end = name.rfind('.');
-    if (gradient == nullptr || held == nullptr || end < begin) return false;
-    const auto it = modules_.find(name.substr(begin, end - begin));
-    if (it == modules_.end()) return false;
-    const auto of = [&](absl::string_view what) {
-      const auto found = by_name_.find(absl::StrCat(it->second, what));
-      return found == by_name_.end() ? nullptr : &Cells(found->second);
-    };
-    const auto* const used =
-        of(absl::StrCat(".forward.0.parameters", name.substr(end)));
-    const auto* const made = of(".forward.0.output.0");
-    const auto* const given = of(".backward.0.input.0");
-    for (size_t i = 0; i < gradient->size(); ++i) {
-      const auto is_known = [&](const auto* cells) {
-        return cells != nullptr && IsFinite((*cells)[i]) &&
-               (*cells)[i].count > 1;
-      };
-      if (!is_known(gradient) || !is_known(held)) continue;
-      // The forward uses more of it than the optimizer holds: it is gathered.
-      if (is_known(used) &&
-          (*used)[i].smallest > kMostOfPart * (*held)[i].largest)
-        return true;
-      // The layer gives the same on the ranks, and gets the same gradient, of
-      // which its weight has another one on each rank: it adds up what the ranks
-      // have, and each has other rows of a table.
-      return is_known(made) && is_known(given) && RanksAgree((*made)[i]) &&
-             RanksAgree((*given)[i]) && !RanksAgree((*gradient)[i]);
-    }
-    return false;
-  }
-
   // Whether the numbers differ by at most two roundings of a float32.
   static bool IsRounding(double a, double b) {
     return std::fabs(a - b) <= 2.4e-7 * std::max(std::fabs(a), std::fabs(b));
   }
 
-  // Whether it is each so many steps, of which there are several: the program
-  // does it, as with adapters that are merged and reset.
+  // Whether the steps are multiples of the first one: the program itself does
+  // what happens in them, such as a periodic merge of adapters.
   static bool IsPeriod(const std::vector<size_t>& steps) {
     if (steps.size() < 2 || steps[1] - steps[0] < 2) return false;
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -405,7 +288,7 @@ class Scanner {
         !absl::EndsWith(name, ".param"))
       return;
     const std::vector<ScanCell>* const left =
-        OfParameter(name, "Update", "param");
+        replicated_.OfParameter(name, "Update", "param");
     if (left == nullptr) return;
     const std::vector<ScanCell>& cells = Cells(value);
     size_t same = 0;
@@ -437,8 +320,8 @@ class Scanner {
         up ? before.largest : before.smallest);
   }
 
-  // Ranks that train alone and average their weights now and then (local SGD):
-  // what has parted becomes one again, twice or more often.
+  // Whether ranks train alone and average their weights periodically (local
+  // SGD): values that differ become equal again, twice or more often.
   static bool AreAveraged(const std::vector<ScanCell>& cells) {
     size_t times = 0;
     bool has_parted = false;
@@ -452,7 +335,9 @@ class Scanner {
 
   void FindParting(size_t value) {
     const std::vector<ScanCell>& cells = Cells(value);
-    if (!IsReplicated(input_.values[value].name) || AreAveraged(cells)) return;
+    if (!replicated_.IsReplicated(input_.values[value].name) ||
+        AreAveraged(cells))
+      return;
     size_t agreed = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsFinite(cells[i]) || cells[i].count < 2) continue;
@@ -558,7 +443,7 @@ class Scanner {
     for (size_t value = 0; value < input_.values.size(); ++value) {
       const std::vector<ScanCell>& cells = Cells(value);
       if (cells.size() != input_.steps.size() ||
-          !IsReplicated(input_.values[value].name))
+          !replicated_.IsReplicated(input_.values[value].name))
         continue;
       size_t columns = 0, agree = 0, first = cells.size();
       for (size_t i = 0; i < cells.size(); ++i) {
@@ -669,11 +554,7 @@ class Scanner {
   absl::flat_hash_set<std::string> pass_zero_;
   // By kind, over all steps.
   absl::flat_hash_map<absl::string_view, double> largest_gradients_;
-  absl::flat_hash_map<std::string, size_t> by_name_;
-  // By the path in the model: "Module.{path}.{Class}", which gets a gradient.
-  absl::flat_hash_map<std::string, std::string> modules_;
-  // Whether ranks exchange parts, as the tokens of experts.
-  bool exchanges_ = false;
+  const ReplicatedValues replicated_;
 };
 
 }  // namespace

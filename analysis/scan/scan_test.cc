@@ -543,6 +543,9 @@ TEST_F(ScanTest, PartsOfAWeightThatBeginAlike) {
   // The forward gathers the parts.
   add("Module.c.Part.forward.0.parameters.weight", 5.6, 5.6);
   EXPECT_THAT(Find(), IsEmpty());
+  // A value that has not a cell for each step is not read.
+  input_.values.back().cells.resize(1);
+  EXPECT_THAT(Find(), Not(IsEmpty()));
 }
 
 }  // namespace

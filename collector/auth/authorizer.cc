@@ -107,7 +107,8 @@ size_t Authorizer::CountAgents() const {
 
 absl::StatusOr<Principal> Authorizer::Identify(
     const Credentials& credentials) const {
-  if (open()) return Principal::Of(Role::kOperator, "anybody");
+  if (open())
+    return Principal::Of(Role::kOperator, std::string(Principal::kAnybody));
   if (tokens_.has_value() && credentials.authorization.has_value()) {
     absl::string_view token = *credentials.authorization;
     if (!absl::ConsumePrefix(&token, kBearer))
@@ -138,7 +139,8 @@ absl::StatusOr<Principal> Authorizer::Identify(
 absl::StatusOr<Principal> Authorizer::Check(const Credentials& credentials,
                                             absl::string_view path) const {
   const std::optional<Role> needs = NeededRole(path);
-  if (!needs.has_value()) return Principal::Of(Role::kViewer, "anybody");
+  if (!needs.has_value())
+    return Principal::Of(Role::kViewer, std::string(Principal::kAnybody));
   RP_ASSIGN_OR_RETURN(Principal principal, Identify(credentials));
   if (open() || Grants(principal.role, *needs)) return principal;
   return absl::PermissionDeniedError(absl::StrCat(

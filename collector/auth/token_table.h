@@ -30,6 +30,9 @@ std::optional<Role> ParseRole(absl::string_view name);
 
 // The identity of a caller.
 struct Principal {
+  // The name of every caller of a collector without tokens.
+  static constexpr absl::string_view kAnybody = "anybody";
+
   Role role = Role::kViewer;
   std::string name;
   // Empty: any run.

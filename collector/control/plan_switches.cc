@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "collector/auth/token_table.h"
 #include "common/base/step_range.h"
 #include "common/config/plan_digest.h"
 #include "common/text/visible_text.h"
@@ -24,9 +25,8 @@ std::string DescribeSwitch(const std::vector<int64_t>& ranks,
   if (spec.for_steps() > 1)
     absl::StrAppend(&what, " for ", spec.for_steps(), " steps");
   if (!ranks.empty()) absl::StrAppend(&what, ", ranks ", IntSet(ranks).Text());
-  // A collector without tokens does not know names.
-  const bool is_named =
-      !spec.source_detail().empty() && spec.source_detail() != "anybody";
+  const bool is_named = !spec.source_detail().empty() &&
+                        spec.source_detail() != Principal::kAnybody;
   return absl::StrCat(what, ", by ",
                       is_named ? spec.source_detail() : "an operator");
 }

@@ -35,7 +35,8 @@ inline constexpr int64_t kMaxRank = 1000000;
 // The peer of an agent's stream.
 struct Peer {
   // The default is that of an open port.
-  Principal principal = Principal::Of(Role::kOperator, "anybody");
+  Principal principal =
+      Principal::Of(Role::kOperator, std::string(Principal::kAnybody));
   // The port is open: the principal does not distinguish clients.
   bool anonymous = true;
   // Address as gRPC formats it.

@@ -130,7 +130,7 @@ absl::StatusOr<std::string> FetchDump(ArchiveReader* store,
         pool->Run([fetching, store, file_system, dump, place, max_bytes] {
           fetching->status = Export(store, file_system, dump, place, max_bytes,
                                     fetching->cancelled);
-          // Its waiter has left, and may have deleted the directory while this
+          // The cancelled job may have deleted its directory while this task
           // wrote to it.
           if (fetching->cancelled)
             (void)file_system->DeleteTree(dump.directory);

@@ -27,7 +27,7 @@ struct JobDump {
   // Destination: a directory that does not exist yet. `arguments` contain this
   // path instead of the dump's name.
   std::string path;
-  // Of the job. Who still writes there after the job was cancelled deletes it.
+  // The job's directory. A writer that outlives a cancelled job deletes it.
   std::string directory;
   // Includes the bytes of tensors.
   bool payloads = false;

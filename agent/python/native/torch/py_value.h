@@ -165,7 +165,7 @@ class ValueReader {
 uint64_t BytesOf(const PyValue& value);
 uint64_t BytesOf(const std::vector<PyValue>& values);
 
-// Leaves dtype and shape of the tensors.
+// Removes the statistics and data of the tensors; keeps dtype and shape.
 void ForgetNumbers(PyValue* value);
 
 // Does not need the GIL.

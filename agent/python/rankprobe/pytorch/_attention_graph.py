@@ -69,7 +69,7 @@ def attention_sees(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _taken(nodes: list[Any]) -> dict[Any, Any]:
-    """Returns what products with the values take, by the softmax that made it."""
+    """Returns, by the node of a softmax, the attention weights that its product with the values takes."""
     products = ((softmax_before(node), node) for node in nodes if node.name() == "BmmBackward0")
     return {softmax: saved(product, "self") for softmax, product in products if softmax is not None}
 
@@ -83,9 +83,9 @@ def without_masked(weights: torch.Tensor, taken: Any) -> torch.Tensor:
 
 
 def masks_behind(nodes: Iterable[Any]) -> list[Any]:
-    """Returns the number of calls of self-attention whose causal mask multiplies the result of a softmax over all tokens, which is not
-    divided by its new sum, and the number of calls. Returns [] if none can be judged."""
-    found = []
+    """Returns the number of calls of self-attention whose causal mask multiplies the result of a softmax over all tokens without a new
+    normalization, and the number of calls. Returns [] if none can be judged."""
+    found: list[torch.Tensor] = []
     for softmax, taken in list(_taken(list(nodes)).items())[:_MOST_CALLS]:
         weights = saved(softmax, "result")
         if (type(weights) is not torch.Tensor or type(taken) is not torch.Tensor or taken.numel() != weights.numel() or weights.dim() < 3
@@ -97,14 +97,12 @@ def masks_behind(nodes: Iterable[Any]) -> list[Any]:
         factors = torch.where(used != 0, used / each, torch.nan).nan_to_num(0.0).amax(-1)
         is_causal = (used.triu(1) == 0).all() & (each.triu(1).sum() > _NOTHING * each.sum())
         found.append(is_causal & (factors[:, 2:].amax() - factors[:, 2:].amin() < 1e-3 * factors.amax()))
-    if not found:
-        return []
-    return [torch.stack([one.to(found[0].device) for one in found]).double().sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
+    return _counted(found)
 
 
 def repeated_masks(nodes: Iterable[Any]) -> list[Any]:
-    """Returns the number of calls of attention of a part of a sequence on n parts whose mask is causal within two parts or more, as if
-    each was the own one, and the number of such calls. Returns [] if there are none."""
+    """Returns the number of attention calls of one part of a sequence with the keys of all parts whose mask is causal within two parts or
+    more, as if each were the call's own, and the number of such calls. Returns [] if there are none."""
     found: list[torch.Tensor] = []
     for node in nodes:
         weights = saved(node, "result") if node.name() in _SOFTMAX else None
@@ -117,14 +115,20 @@ def repeated_masks(nodes: Iterable[Any]) -> list[Any]:
         sees = (one.reshape(own, all_places // own, own) > _NOTHING).transpose(0, 1)
         is_causal = (sees == torch.ones(own, own, dtype=torch.bool, device=sees.device).tril()).flatten(1).all(1)
         found.append(is_causal.sum() > 1)
+    return _counted(found)
+
+
+def _counted(found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns how many of the bool tensors are true, and their number. Returns [] if there are none."""
     if not found:
         return []
+    # Layers may be on several devices.
     return [torch.stack([one.to(found[0].device) for one in found]).double().sum(), torch.tensor(float(len(found)), dtype=torch.float64)]
 
 
 def _seen_by(node: Any, taken: Any = None) -> Any:
     """Returns whether one call sees exactly one token ahead, and whether it sees later ones, as a bool tensor of shape [2]; None if it
-    cannot be judged. `taken`: what a product takes of the result of a softmax."""
+    cannot be judged. `taken`: the attention weights that the product with the values takes; None if they are not known."""
     name = node.name()
     if name in _SOFTMAX:
         weights = saved(node, "result")

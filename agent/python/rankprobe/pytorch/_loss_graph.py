@@ -12,7 +12,7 @@ from typing import Any, Iterable
 import torch
 
 from rankprobe.pytorch._attention_graph import saved, signed
-from rankprobe.pytorch._shape_graph import REGRESSIONS, shape_of
+from rankprobe.pytorch._shape_graph import REGRESSIONS, constant_of, shape_of
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
@@ -93,10 +93,7 @@ def probabilities(node: Any) -> Any:
 def dropout_mask(node: Any) -> tuple[Any, Any]:
     """Returns the mask of a dropout, and a bool tensor: whether it is one. (None, None) for other nodes."""
     is_native = node.name() == "NativeDropoutBackward0"
-    mask = saved(node, "result1") if is_native else None
-    if node.name() == "MulBackward0" and len(node.next_functions) == 2:
-        makers = [after is None for after, _ in node.next_functions]
-        mask = saved(node, "other" if makers[1] else "self") if makers.count(True) == 1 else None
+    mask = saved(node, "result1") if is_native else constant_of(node)[1] if node.name() == "MulBackward0" else None
     if type(mask) is not torch.Tensor or mask.numel() < _LEAST_MASK or tuple(mask.shape) != shape_of(node) or (mask.dtype == torch.bool) != is_native:
         return None, None
     mask = mask.detach()
@@ -108,7 +105,7 @@ def dropout_mask(node: Any) -> tuple[Any, Any]:
 
 
 def _dropped(node: Any) -> Any:
-    """Returns DROPPED if the node is a dropout, behind which the loss follows at once."""
+    """Returns DROPPED if the node, whose output the loss takes, is a dropout; else 0."""
     is_mask = dropout_mask(node)[1] if node is not None else None
     return 0 if is_mask is None else DROPPED * is_mask
 

@@ -14,13 +14,12 @@ import torch
 
 from rankprobe.pytorch._attention_graph import saved, signed
 from rankprobe.pytorch._loss_graph import NLL, SHAPES, dropout_mask
-from rankprobe.pytorch._shape_graph import REGRESSIONS, next_of, shape_of
+from rankprobe.pytorch._shape_graph import FACTORS, REGRESSIONS, constant_of, next_of, shape_of
 
 _RANGES = {"SigmoidBackward0": 1.0, "TanhBackward0": 2.0}
 _PRODUCTS = {"MmBackward0", "BmmBackward0"}
-_FACTORS = {"MulBackward0", "DivBackward0"}
 _NORMS = ("LinalgVectorNormBackward0", "NormBackward1")
-_MOST_BETWEEN, _MOST_MASKS, _LEAST_MASK = 16, 4, 32
+_MOST_BETWEEN, _MOST_MASKS, _LEAST_TARGET = 16, 4, 32
 _ROUNDING = 1e-3
 
 
@@ -33,16 +32,6 @@ def behind(node: Any, names: Iterable[str]) -> Any:
     return None
 
 
-def constant_of(node: Any) -> tuple[Any, Any]:
-    """Of a product or quotient with a value that has no graph: the other factor's node, and that value. (None, None) for others."""
-    if node is None or node.name() not in _FACTORS or len(node.next_functions) != 2:
-        return None, None
-    one, other = next_of(node), next_of(node, 1)
-    if (one is None) == (other is None):
-        return None, None
-    return (one, saved(node, "other")) if one is not None else (other, saved(node, "self"))
-
-
 def _logits_of(node: Any) -> Any:
     """Returns the node that makes the logits of a cross entropy."""
     made = behind(next_of(node), SHAPES)
@@ -53,7 +42,7 @@ def _pairs_of(node: Any) -> tuple[Any, Any]:
     """Returns the product of two parts of a batch, neither of which is a parameter, that makes the logits, and its factor (None: none).
     (None, None) for other logits."""
     made, factor = node, None
-    if made is not None and made.name() in _FACTORS:
+    if made is not None and made.name() in FACTORS:
         # The temperature is a number, or one that is learned.
         part, factor = constant_of(made)
         factor = saved(made, "other") if part is None else factor
@@ -100,7 +89,7 @@ def _is_over_samples(node: Any, rows: int) -> bool:
 
 def _has_queue(made: Any, logits: torch.Tensor) -> bool:
     """Returns whether the logits are one column and others beside it."""
-    made = behind((constant_of(made)[0] or made), SHAPES) if made is not None else None
+    made = behind(constant_of(made)[0] or made, SHAPES)
     return (made is not None and made.name() == "CatBackward0" and logits.dim() == 2 and logits.shape[0] >= 4
             and logits.shape[1] > logits.shape[0] and signed(made._saved_dim) % 2 == 1 and len(made.next_functions) == 2
             and shape_of(next_of(made)) in ((logits.shape[0], 1), ()))
@@ -166,11 +155,11 @@ def regression_targets(nodes: Iterable[Any], checksum: Callable[[torch.Tensor], 
     discriminator have. Returns None if there is none."""
     for node in nodes:
         target = saved(node, "target") if node.name() in REGRESSIONS else None
-        if type(target) is not torch.Tensor or target.numel() < _LEAST_MASK or next_of(node, 1) is not None:
+        if type(target) is not torch.Tensor or target.numel() < _LEAST_TARGET or next_of(node, 1) is not None:
             continue
         target = target.detach()
         return checksum(target) * ((target != target.min()) & (target != target.max())).any()
     return None
 
 
-__all__ = ["behind", "constant_of", "dropout_masks", "logits_range", "pair_targets", "pooled_over_batch", "regression_targets"]
+__all__ = ["behind", "dropout_masks", "logits_range", "pair_targets", "pooled_over_batch", "regression_targets"]

@@ -27,6 +27,8 @@ _ROWS, _PLACES = 16, 4
 LOSS, DIFFERENCE, PRODUCT, SELECTED = 1, 2, 3, 4
 # Nodes that select elements by an index.
 _SELECTIONS = ("IndexBackward0", "IndexSelectBackward0")
+# Products and quotients.
+FACTORS = ("MulBackward0", "DivBackward0")
 # Layers that do not move positions of a sequence.
 _PLACEWISE = ("AddBackward0", "MulBackward0", "NativeLayerNormBackward0", "FusedRmsNormBackward0", "NativeDropoutBackward0", "ReluBackward0",
               "GeluBackward0", "SiluBackward0", "TanhBackward0", "LogSoftmaxBackward0", "ViewBackward0", "UnsafeViewBackward0",
@@ -46,6 +48,16 @@ def shape_of(node: Any) -> tuple[int, ...]:
 
 def next_of(node: Any, number: int = 0) -> Any:
     return node.next_functions[number][0] if len(node.next_functions) > number else None
+
+
+def constant_of(node: Any) -> tuple[Any, Any]:
+    """Of a product or quotient with a value that has no graph: the other factor's node, and that value. (None, None) for others."""
+    if node is None or node.name() not in FACTORS or len(node.next_functions) != 2:
+        return None, None
+    one, other = next_of(node), next_of(node, 1)
+    if (one is None) == (other is None):
+        return None, None
+    return (one, saved(node, "other")) if one is not None else (other, saved(node, "self"))
 
 
 def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
@@ -326,4 +338,4 @@ def _comes_from(late: Any, early: Any) -> bool:
     return False
 
 
-__all__ = ["RECURRENT", "REGRESSIONS", "attends", "loss_broadcast", "next_of", "sequence_dims", "shape_of"]
+__all__ = ["FACTORS", "RECURRENT", "REGRESSIONS", "attends", "constant_of", "loss_broadcast", "next_of", "sequence_dims", "shape_of"]

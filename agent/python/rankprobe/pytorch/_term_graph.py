@@ -14,8 +14,8 @@ import torch
 
 from rankprobe.pytorch._attention_graph import saved
 from rankprobe.pytorch._loss_graph import NLL, SHAPES
-from rankprobe.pytorch._objective_graph import behind, constant_of
-from rankprobe.pytorch._shape_graph import next_of
+from rankprobe.pytorch._objective_graph import behind
+from rankprobe.pytorch._shape_graph import constant_of, next_of
 
 _WHOLE = ("MeanBackward0", "SumBackward0", "MeanBackward1", "SumBackward1", "DivBackward1", "ExpandBackward0", *SHAPES)
 _MOST_TERMS = 64
