@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells which values of a run are equal on its ranks: replicated parameters,
+// Values of a run that are equal on its ranks: replicated parameters,
 // their reduced gradients and the state computed from both, but not parts that
 // begin with the same numbers. Pure functions of a ScanInput, which outlives it.
 #ifndef RANKPROBE_ANALYSIS_SCAN_REPLICATED_VALUES_H_

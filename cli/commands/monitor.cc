@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -81,33 +80,53 @@ std::string EventLine(const v1::Event& event) {
   return line;
 }
 
-// Successive flights of a run share one line: while a trigger's dump is on,
-// each rank writes each step.
+// The flights that follow a trigger of a run share one line: until the dump of
+// the trigger ends, each rank writes each step. A switch or a connection
+// between two of them comes at any time and does not divide them.
+struct FlightsOfRun {
+  size_t line = 0;
+  uint64_t more = 0;
+  int64_t last = 0;
+  std::set<uint64_t> processes;
+};
+
+std::string MoreText(const FlightsOfRun& flights) {
+  if (flights.more == 0) return "";
+  std::string text = absl::StrCat("; ", Counted(flights.more, "more flight"),
+                                  " up to step ", flights.last);
+  if (flights.processes.size() > 1)
+    absl::StrAppend(&text, ", of ", flights.processes.size(), " processes");
+  return text;
+}
+
 std::vector<std::string> EventLines(
     const google::protobuf::RepeatedPtrField<v1::Event>& events) {
   std::vector<std::string> lines;
-  for (auto event = events.begin(); event != events.end();) {
-    const auto after = std::find_if(
-        std::next(event), events.end(), [&](const v1::Event& next) {
-          return event->kind() != v1::Event::KIND_FLIGHT_SHIPPED ||
-                 next.kind() != event->kind() || next.run() != event->run();
-        });
-    std::string line = EventLine(*event);
-    if (const auto more = static_cast<uint64_t>(after - event - 1); more > 0) {
-      std::set<uint64_t> processes;
-      int64_t last = event->step();
-      for (; event != after; ++event) {
-        processes.insert(event->identity().incarnation());
-        last = std::max(last, event->step());
-      }
-      absl::StrAppend(&line, "; ", Counted(more, "more flight"), " up to step ",
-                      last);
-      if (processes.size() > 1)
-        absl::StrAppend(&line, ", of ", processes.size(), " processes");
+  std::map<std::string, FlightsOfRun> open;
+  const auto close = [&](const std::string& run) {
+    const auto flights = open.extract(run);
+    if (!flights.empty())
+      lines[flights.mapped().line] += MoreText(flights.mapped());
+  };
+  for (const v1::Event& event : events) {
+    if (event.kind() == v1::Event::KIND_TRIGGER_FIRED) close(event.run());
+    if (event.kind() != v1::Event::KIND_FLIGHT_SHIPPED) {
+      lines.push_back(EventLine(event));
+      continue;
     }
-    lines.push_back(std::move(line));
-    event = after;
+    const auto [at, begins] = open.try_emplace(event.run());
+    FlightsOfRun& flights = at->second;
+    flights.processes.insert(event.identity().incarnation());
+    flights.last = std::max(flights.last, event.step());
+    if (begins) {
+      flights.line = lines.size();
+      lines.push_back(EventLine(event));
+    } else {
+      ++flights.more;
+    }
   }
+  for (const auto& [run, flights] : open)
+    lines[flights.line] += MoreText(flights);
   return lines;
 }
 

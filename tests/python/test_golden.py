@@ -241,9 +241,11 @@ def _pytest(directory: pathlib.Path, *words: str, arguments: str = "") -> subpro
     (directory / "rankprobe_net.py").write_text(f"import sys\nsys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}, "
                                                 f"{str(pathlib.Path(__file__).parents[1] / 'integration')!r}]\nfrom test_golden import Net\n")
     (directory / "test_net.py").write_text(TESTS.format(arguments=arguments))
+    # In a CI system pytest prints the whole message a second time in its summary.
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
     return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "rankprobe.pytest_plugin", *words, "test_net.py"],
                           cwd=directory, capture_output=True, text=True, timeout=200,
-                          env={**os.environ, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"})
+                          env={**environment, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"})
 
 
 def test_the_plugin_of_pytest(tmp_path: pathlib.Path) -> None:
