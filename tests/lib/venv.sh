@@ -37,7 +37,8 @@ make_venv() {
   rm -rf "$dir"
   mkdir -p "${dir%/*}"
   python3.11 -m venv "$dir"
-  printf '%s\n' "$@" >"$dir/constraints.txt"
+  # pip refuses constraints with extras, such as ray[default]==2.60.0.
+  printf '%s\n' "$@" | sed 's/\[[^]]*\]//' >"$dir/constraints.txt"
   # The first one alone: where it is torch, a package that depends on torch would
   # pull another build of it in.
   "$dir/bin/python" -m pip install -q --no-input -c "$dir/constraints.txt" "$1"
