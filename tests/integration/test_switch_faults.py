@@ -193,7 +193,7 @@ def stopped(process: subprocess.Popen):
 @pytest.fixture(params=COUNTS)
 def switching(request, stub, start_fleet):  # noqa: F811
     url = f"s3://bucket/some/prefix?endpoint={stub.url}"
-    made = Switching(start_fleet(LEAVES, url=url), request.param)
+    made = Switching(start_fleet(LEAVES, url=url, small=True), request.param)
     yield made
     made.kill_loads()
 
