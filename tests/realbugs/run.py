@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records programs with a bug and their sound twins, and asks `rankprobe diagnose`, without a reference and with the twin as one.
 
-run.py [--only p01,p12] [--seed N] [--reference] [--archive DIR] [--doc docs/realbugs.md]: needs RANKPROBE_BUILD_DIR and the Python that has torch. Prints a
+run.py [--only p01,p12] [--seed N] [--reference] [--archive DIR] [--doc tests/realbugs/results.md]: needs RANKPROBE_BUILD_DIR and the Python that has torch. Prints a
 table; exit code 1 where a program is not found at its place, or a twin has a finding that is said to be sure.
 """
 import argparse
@@ -146,7 +146,7 @@ def document(rows: list[tuple[str, Answer, Answer, str]]) -> str:
         return of.text + ("" if of.sure or of.text == "-" else ", worth a look")
 
     lines = ["# Bugs that were published, and what diagnose says", "",
-             "Made by `tests/realbugs/run.py --reference --doc docs/realbugs.md`; the programs, each with its sound twin, are in `tests/realbugs`.", "",
+             "Made by `tests/realbugs/run.py --reference --doc tests/realbugs/results.md`; the programs, each with its sound twin, are in `tests/realbugs`.", "",
              "* One command each: `rankprobe diagnose run:NAME`, and with the twin as reference `diagnose run:NAME@STEP --reference run:TWIN@STEP`.",
              f"* Published bugs (p01 to p32) whose kind or place is in the first answer, without a reference: {found(published)}. Of p01, p23 and p32 it is the",
              "  kind alone: gradients that differ on ranks, by a parameter that they have in common.",
