@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "cli/client/card_sections.h"
 #include "common/base/status_macros.h"
 #include "common/detect/token_checks.h"
+#include "common/records/request_names.h"
 #include "common/text/counted.h"
 #include "common/text/visible_text.h"
 #include "dump_format/json_value.h"
@@ -63,6 +65,19 @@ void ReadTokens(const JsonValue& section, const std::string& request,
   }
 }
 
+// The tokens from the first one of the request on that follow each other, at
+// most as many as a rule takes.
+std::vector<RequestToken> FirstTokens(const Tokens& tokens) {
+  constexpr size_t kMostTokens = 1024;
+  std::vector<RequestToken> run;
+  for (const auto& [index, token] : tokens) {
+    if (index != static_cast<int64_t>(run.size()) || index == kMostTokens)
+      break;
+    run.push_back(token);
+  }
+  return run;
+}
+
 // The newest tokens that follow each other.
 std::vector<RequestToken> LastRun(const Tokens& tokens) {
   std::vector<RequestToken> run;
@@ -74,6 +89,49 @@ std::vector<RequestToken> LastRun(const Tokens& tokens) {
 }
 
 }  // namespace
+
+absl::Status ReadReferenceTokens(FileSystem* file_system,
+                                 const DumpLayout& layout,
+                                 v1::TokenReference* reference) {
+  // By rank and by the server's name of a request.
+  std::map<std::pair<int64_t, std::string>, Tokens> requests;
+  RP_RETURN_IF_ERROR(ReadCardSections(
+      file_system, layout, kTokenRule,
+      [&](const DumpPlace& place, const JsonValue& section) {
+        const int64_t rank = place.process ? -1 : analysis::RankOf(place);
+        for (const JsonMember& fact : section.fields()) {
+          const size_t end = fact.key.rfind(' ');
+          if (!fact.value.is_string() || end == absl::string_view::npos)
+            continue;
+          AddTokens(fact.value.text,
+                    &requests[{rank, std::string(fact.key.substr(0, end))}]);
+        }
+      }));
+  for (v1::TokenReference::Answer& answer : *reference->mutable_answers()) {
+    if (!answer.ids().empty()) continue;
+    // The same request may have been asked several times.
+    std::vector<RequestToken> longest;
+    for (const auto& [key, tokens] : requests) {
+      if (key.second != answer.request() &&
+          !IsRequestMadeOf(key.second, answer.request()))
+        continue;
+      std::vector<RequestToken> found = FirstTokens(tokens);
+      if (found.size() > longest.size()) longest = std::move(found);
+    }
+    if (longest.empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "the reference has no tokens of request \"",
+          VisibleText(answer.request()), "\": `rankprobe flag ",
+          VisibleText(answer.request()),
+          "` writes those that the server's flight recorder has in memory"));
+    }
+    for (const RequestToken& token : longest) {
+      answer.add_ids(token.id);
+      answer.add_logprobs(token.logprob);
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status DiagnoseTokens(FileSystem* file_system, const DumpLayout& layout,
                             const std::string& request,

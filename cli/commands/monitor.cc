@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -17,8 +18,10 @@
 #include "absl/time/time.h"
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
+#include "cli/client/dump_input.h"
 #include "cli/client/fetch_events.h"
 #include "cli/client/known_runs.h"
+#include "cli/client/request_tokens.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/numbers.h"
 #include "cli/output/output.h"
@@ -340,15 +343,32 @@ class Top {
 };
 
 struct TriggersFlags {
-  std::string run, file;
+  std::string run, file, reference;
   bool create = false;
 };
 
 absl::Status TriggersSet(const Globals& globals, const TriggersFlags& flags) {
   RP_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(flags.file));
-  auto spec = ParseTriggerSpec(json);
+  const auto add_reference = [&](v1::TriggerSpec* spec) -> absl::Status {
+    if (flags.reference.empty()) return absl::OkStatus();
+    const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+    DumpInput::Wanted wanted;
+    wanted.payloads = false;
+    RP_ASSIGN_OR_RETURN(
+        const DumpInput dump,
+        DumpInput::Open(files.get(), globals, flags.reference, wanted));
+    RP_ASSIGN_OR_RETURN(const DumpLayout layout, dump.Find());
+    for (v1::TriggerRule& rule : *spec->mutable_rules()) {
+      if (rule.has_token_reference())
+        RP_RETURN_IF_ERROR(ReadReferenceTokens(files.get(), layout,
+                                               rule.mutable_token_reference()));
+    }
+    return absl::OkStatus();
+  };
+  auto spec = ParseTriggerSpec(json, add_reference);
   if (!spec.ok()) {
-    return absl::InvalidArgumentError(
+    return absl::Status(
+        spec.status().code(),
         absl::StrCat(flags.file, ": ", spec.status().message()));
   }
   const Client client(globals);
@@ -393,6 +413,9 @@ void AddTriggers(const Registry& to) {
   AddRun(set, &flags->run);
   set->add_option("FILE", flags->file, "JSON; docs/formats.md, \"Triggers\"")
       ->required();
+  set->add_option("--reference", flags->reference,
+                  "a dump or run:NAME of a sound server: the tokens of rules "
+                  "token_reference that name only a request");
   set->add_flag(
       "--create", flags->create,
       "the run may not exist yet: its ranks get this when they connect");

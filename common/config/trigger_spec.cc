@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -35,6 +36,9 @@ constexpr uint32_t kMaxFlightTokens = 16384;
 constexpr uint32_t kMaxFlightRequests = 4096;
 constexpr uint32_t kMaxTokensInARow = 1024;
 constexpr uint32_t kMaxRepeatedLength = 256;
+constexpr int kMaxAnswers = 64;
+constexpr size_t kMaxRequestBytes = 256;
+constexpr double kReferenceDistance = 0.5;
 // The flight recorder's level that keeps no statistics.
 constexpr absl::string_view kTokensLevel = "tokens";
 
@@ -117,7 +121,7 @@ class Checker {
         Fault(absl::StrCat(at, ".condition"), "absent",
               "one of non_finite, norm_jump, loss, silence, replica, move, "
               "vanished, token_nan, token_entropy, token_logprob, "
-              "token_repeat");
+              "token_repeat, token_reference");
         break;
       default:
         CheckTokens(at, rule);
@@ -154,6 +158,10 @@ class Checker {
       CheckBound(absl::StrCat(at, ".token_entropy"), rule.token_entropy());
     if (rule.has_token_logprob())
       CheckBound(absl::StrCat(at, ".token_logprob"), rule.token_logprob());
+    if (rule.has_token_reference()) {
+      CheckReference(absl::StrCat(at, ".token_reference"),
+                     rule.token_reference());
+    }
     const v1::TokenRepeat& repeat = rule.token_repeat();
     if (repeat.length() > kMaxRepeatedLength)
       Fault(absl::StrCat(at, ".token_repeat.length"), repeat.length(),
@@ -173,6 +181,34 @@ class Checker {
       Fault(absl::StrCat(at, ".tokens"), bound.tokens(), "0 .. 1024");
   }
 
+  void CheckReference(const std::string& at,
+                      const v1::TokenReference& reference) {
+    if (!(reference.above() >= 0) || std::isinf(reference.above()))
+      Fault(absl::StrCat(at, ".above"), reference.above(), "a positive number");
+    if (reference.answers().empty() || reference.answers_size() > kMaxAnswers)
+      Fault(absl::StrCat(at, ".answers"), reference.answers_size(),
+            "1 .. 64 answers");
+    for (int i = 0; i < std::min(reference.answers_size(), kMaxAnswers); ++i) {
+      const v1::TokenReference::Answer& answer = reference.answers(i);
+      const std::string where = absl::StrCat(at, ".answers[", i, "]");
+      if (answer.request().empty() ||
+          answer.request().size() > kMaxRequestBytes)
+        Fault(absl::StrCat(where, ".request"), answer.request().substr(0, 64),
+              "1 to 256 bytes");
+      if (answer.ids().empty() ||
+          static_cast<uint32_t>(answer.ids_size()) > kMaxTokensInARow)
+        Fault(absl::StrCat(where, ".ids"), answer.ids_size(),
+              "1 .. 1024 tokens, which `triggers set --reference DUMP` reads");
+      if (answer.ids_size() != answer.logprobs_size())
+        Fault(absl::StrCat(where, ".logprobs"), answer.logprobs_size(),
+              "as many numbers as ids");
+      if (!std::all_of(answer.logprobs().begin(), answer.logprobs().end(),
+                       [](double number) { return std::isfinite(number); }))
+        Fault(absl::StrCat(where, ".logprobs"), "NaN or infinite",
+              "finite numbers, of a sound server");
+    }
+  }
+
   ConfigFaults faults_;
 };
 
@@ -184,6 +220,19 @@ void FillMove(v1::Move* move) {
     move->set_window(static_cast<uint32_t>(usual.window));
   if (move->deviations() == 0) move->set_deviations(usual.deviations);
   if (move->factor() == 0) move->set_factor(usual.factor);
+}
+
+void FillTokens(v1::TriggerRule* rule) {
+  if (rule->has_token_entropy() && rule->token_entropy().tokens() == 0)
+    rule->mutable_token_entropy()->set_tokens(8);
+  if (rule->has_token_logprob() && rule->token_logprob().tokens() == 0)
+    rule->mutable_token_logprob()->set_tokens(1);
+  if (rule->has_token_repeat() && rule->token_repeat().length() == 0)
+    rule->mutable_token_repeat()->set_length(8);
+  if (rule->has_token_repeat() && rule->token_repeat().times() == 0)
+    rule->mutable_token_repeat()->set_times(8);
+  if (rule->has_token_reference() && rule->token_reference().above() == 0)
+    rule->mutable_token_reference()->set_above(kReferenceDistance);
 }
 
 }  // namespace
@@ -202,14 +251,7 @@ v1::TriggerSpec WithDefaults(v1::TriggerSpec spec) {
       [](const auto& rule) { return TokenCheckOf(rule).has_value(); });
   if (flight.tokens() == 0 && checks_tokens) flight.set_tokens(1024);
   for (v1::TriggerRule& rule : *spec.mutable_rules()) {
-    if (rule.has_token_entropy() && rule.token_entropy().tokens() == 0)
-      rule.mutable_token_entropy()->set_tokens(8);
-    if (rule.has_token_logprob() && rule.token_logprob().tokens() == 0)
-      rule.mutable_token_logprob()->set_tokens(1);
-    if (rule.has_token_repeat() && rule.token_repeat().length() == 0)
-      rule.mutable_token_repeat()->set_length(8);
-    if (rule.has_token_repeat() && rule.token_repeat().times() == 0)
-      rule.mutable_token_repeat()->set_times(8);
+    FillTokens(&rule);
     if (rule.raise_to() == v1::TriggerRule::EVIDENCE_UNSPECIFIED)
       rule.set_raise_to(v1::TriggerRule::EVIDENCE_TENSORS);
     if (rule.level().empty()) rule.set_level("mix");
@@ -255,7 +297,9 @@ std::string WhyNotParsed(absl::string_view message) {
 
 }  // namespace
 
-absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json) {
+absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(
+    absl::string_view json,
+    const std::function<absl::Status(v1::TriggerSpec*)>& complete) {
   if (json.size() > kMaxJsonBytes)
     return absl::InvalidArgumentError("over 1 MiB of JSON");
   v1::TriggerSpec spec;
@@ -265,6 +309,7 @@ absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json) {
     return absl::InvalidArgumentError(
         VisibleText(WhyNotParsed(std::string(status.message()))));
   }
+  if (complete != nullptr) RP_RETURN_IF_ERROR(complete(&spec));
   RP_RETURN_IF_ERROR(CheckTriggerSpec(spec));
   return spec;
 }
@@ -325,6 +370,16 @@ std::optional<TokenCheck> TokenCheckOf(const v1::TriggerRule& rule) {
       check.kind = TokenCheck::Kind::kRepeat;
       check.length = rule.token_repeat().length();
       check.times = rule.token_repeat().times();
+      return check;
+    case v1::TriggerRule::kTokenReference:
+      check.kind = TokenCheck::Kind::kReference;
+      check.above = rule.token_reference().above();
+      for (const auto& answer : rule.token_reference().answers()) {
+        check.answers.push_back(
+            {answer.request(),
+             {answer.ids().begin(), answer.ids().end()},
+             {answer.logprobs().begin(), answer.logprobs().end()}});
+      }
       return check;
     default:
       return std::nullopt;

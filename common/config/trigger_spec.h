@@ -25,8 +25,11 @@ absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted);
 v1::TriggerSpec WithDefaults(v1::TriggerSpec spec);
 
 // INVALID_ARGUMENT for a text that is not JSON, has unknown fields, or has
-// faults.
-absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json);
+// faults. `complete` may fill in what the text leaves out, before the check for
+// faults; its error is returned.
+absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(
+    absl::string_view json,
+    const std::function<absl::Status(v1::TriggerSpec*)>& complete = nullptr);
 std::string TriggerSpecToJson(const v1::TriggerSpec& spec);
 
 // Return the config.json of the flight recorder, and of the recording that a

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/trigger_spec.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/config/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -104,6 +105,38 @@ TEST(TriggerSpecTest, ARuleAboutTokensKeepsTokens) {
   EXPECT_EQ(TokenCheckOf(full.rules(3))->length, 8u);
   EXPECT_EQ(TokenCheckOf(full.rules(3))->times, 8u);
   EXPECT_FALSE(TokenCheckOf(full.rules(4)).has_value());
+}
+
+TEST(TriggerSpecTest, AReferenceHasANumberForEachToken) {
+  const auto parse = [](absl::string_view reference) {
+    return ParseTriggerSpec(absl::StrCat(
+        R"({"rules": [{"name": "c", "token_reference": )", reference, "}]}"));
+  };
+  const auto spec = parse(
+      R"({"answers": [{"request": "a", "ids": [7, 9], "logprobs": [-1, -2]}]})");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto check = TokenCheckOf(WithDefaults(*spec).rules(0));
+  EXPECT_EQ(check->kind, TokenCheck::Kind::kReference);
+  EXPECT_EQ(check->above, 0.5);
+  ASSERT_EQ(check->answers.size(), 1u);
+  EXPECT_EQ(check->answers[0].request, "a");
+  EXPECT_EQ(check->answers[0].ids, (std::vector<int64_t>{7, 9}));
+  EXPECT_EQ(check->answers[0].logprobs, (std::vector<double>{-1, -2}));
+  for (
+      const auto& [reference, field] :
+      std::vector<std::pair<std::string, std::string>>{
+          {R"({})", "token_reference.answers"},
+          {R"({"above": -1, "answers": []})", "token_reference.above"},
+          {R"({"answers": [{"ids": [1], "logprobs": [0]}]})",
+           "answers[0].request"},
+          {R"({"answers": [{"request": "a"}]})", "answers[0].ids"},
+          {R"({"answers": [{"request": "a", "ids": [1, 2], "logprobs": [0]}]})",
+           "answers[0].logprobs"},
+          {R"({"answers": [{"request": "a", "ids": [1],)"
+           R"( "logprobs": ["NaN"]}]})",
+           "answers[0].logprobs"}}) {
+    EXPECT_THAT(parse(reference).status().message(), HasSubstr(field));
+  }
 }
 
 TEST(TriggerSpecTest, MadeConfigsAreLegalPlans) {

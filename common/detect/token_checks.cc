@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -126,10 +127,31 @@ std::optional<TokenFinding> CheckRepeat(const TokenCheck& check,
   return std::nullopt;
 }
 
+std::optional<TokenFinding> CheckReference(
+    double distance, absl::Span<const RequestToken> tokens,
+    const TokenAnswer& answer) {
+  const RequestToken& last = tokens.back();
+  // Numbers behind another token, or behind tokens that are no longer in
+  // memory, cannot be compared.
+  if (tokens.front().index != 0 || tokens.size() > answer.ids.size() ||
+      tokens.size() > answer.logprobs.size() ||
+      !std::equal(
+          tokens.begin(), std::prev(tokens.end()), answer.ids.begin(),
+          [](const RequestToken& token, int64_t id) { return token.id == id; }))
+    return std::nullopt;
+  const double expected = answer.logprobs[tokens.size() - 1];
+  if (std::abs(last.logprob - expected) <= distance) return std::nullopt;
+  return TokenFinding{
+      last.index, last.step,
+      absl::StrFormat("token %d: log probability %.4g, %.4g in the reference",
+                      last.index, last.logprob, expected)};
+}
+
 }  // namespace
 
 std::optional<TokenFinding> CheckLastToken(
-    const TokenCheck& check, absl::Span<const RequestToken> tokens) {
+    const TokenCheck& check, absl::Span<const RequestToken> tokens,
+    const TokenAnswer* answer) {
   if (tokens.empty()) return std::nullopt;
   switch (check.kind) {
     case TokenCheck::Kind::kNan:
@@ -139,6 +161,9 @@ std::optional<TokenFinding> CheckLastToken(
       return CheckBound(check, tokens);
     case TokenCheck::Kind::kRepeat:
       return CheckRepeat(check, tokens);
+    case TokenCheck::Kind::kReference:
+      if (answer == nullptr || !check.above.has_value()) return std::nullopt;
+      return CheckReference(*check.above, tokens, *answer);
   }
   return std::nullopt;
 }

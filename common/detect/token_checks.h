@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of the tokens that a server chose for one request: NaN, entropy and
-// log probability off their bounds or off the request's own mean, repetition.
+// log probability off their bounds, off the request's own mean or off those of
+// a reference, repetition.
 // The triggers of a rank and `rankprobe diagnose` use them, so that both report
 // the same. Pure functions.
 #ifndef RANKPROBE_COMMON_DETECT_TOKEN_CHECKS_H_
@@ -28,17 +29,26 @@ struct RequestToken {
   int64_t step = 0;
 };
 
+// Tokens of a reference, from the first one on; as many ids as logprobs.
+struct TokenAnswer {
+  // The request, as its client calls it.
+  std::string request;
+  std::vector<int64_t> ids;
+  std::vector<double> logprobs;
+};
+
 struct TokenCheck {
-  enum class Kind { kNan, kEntropy, kLogprob, kRepeat };
+  enum class Kind { kNan, kEntropy, kLogprob, kRepeat, kReference };
   Kind kind = Kind::kNan;
   // kEntropy, kLogprob: see TokenBound of triggers.proto, which has the
-  // defaults.
+  // defaults. kReference: see TokenReference, whose default of `above` is set.
   std::optional<double> above, below;
   double deviations = 0;
   size_t tokens = 1;
   // kRepeat: see TokenRepeat.
   size_t length = 8;
   size_t times = 8;
+  std::vector<TokenAnswer> answers;
 };
 
 struct TokenFinding {
@@ -51,9 +61,10 @@ struct TokenFinding {
 };
 
 // Returns what the check finds at the last of these tokens, which follow each
-// other.
+// other. `answer`: that of the request, for kReference.
 std::optional<TokenFinding> CheckLastToken(
-    const TokenCheck& check, absl::Span<const RequestToken> tokens);
+    const TokenCheck& check, absl::Span<const RequestToken> tokens,
+    const TokenAnswer* answer = nullptr);
 
 // Returns the first finding of the check in these tokens.
 std::optional<TokenFinding> FirstTokenFinding(

@@ -117,5 +117,47 @@ TEST(TokenChecksTest, TheUsualChecksNameTheFirstTokenOfABreak) {
   EXPECT_EQ(found, 1);
 }
 
+TEST(TokenChecksTest, ATokenIsComparedWithThatOfItsReference) {
+  TokenCheck check;
+  check.kind = TokenCheck::Kind::kReference;
+  check.above = 0.5;
+  const std::vector<RequestToken> sound = Sound(8);
+  TokenAnswer answer;
+  for (const RequestToken& token : sound) {
+    answer.ids.push_back(token.id);
+    answer.logprobs.push_back(token.logprob);
+  }
+  const auto first = [&](const std::vector<RequestToken>& tokens) {
+    std::optional<TokenFinding> found;
+    for (size_t n = 1; n <= tokens.size() && !found.has_value(); ++n)
+      found = CheckLastToken(check, absl::MakeSpan(tokens).first(n), &answer);
+    return found;
+  };
+  EXPECT_FALSE(first(sound).has_value());
+  EXPECT_FALSE(CheckLastToken(check, sound).has_value()) << "no reference";
+  std::vector<RequestToken> off = sound;
+  off[5].logprob = answer.logprobs[5] - 0.6;
+  ASSERT_TRUE(first(off).has_value());
+  EXPECT_EQ(first(off)->first, 5);
+  EXPECT_EQ(first(off)->step, 15);
+  EXPECT_THAT(first(off)->text,
+              testing::MatchesRegex("token 5: log probability -[0-9.]+, "
+                                    "-[0-9.]+ in the reference"));
+  off[5].logprob = answer.logprobs[5] + 0.6;
+  EXPECT_TRUE(first(off).has_value()) << "to both sides";
+  off[5].logprob = kNan;
+  EXPECT_TRUE(first(off).has_value());
+  // Two tokens are equally likely: what follows another token is another text.
+  std::vector<RequestToken> other = sound;
+  other[3].id = 99;
+  other[4].logprob = -9;
+  EXPECT_FALSE(first(other).has_value());
+  // A longer answer than the reference, and one whose first tokens are no
+  // longer in memory, have no number to compare with.
+  EXPECT_FALSE(first(Sound(20)).has_value());
+  const std::vector<RequestToken> late(off.begin() + 1, off.end());
+  EXPECT_FALSE(first(late).has_value());
+}
+
 }  // namespace
 }  // namespace rankprobe

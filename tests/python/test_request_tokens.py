@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import types
 
 import harness
@@ -180,6 +181,52 @@ def test_an_ended_request_is_flagged_while_the_server_is_idle(server, collector,
     assert {(one["step"], one["state"]) for one in ledger if "step" in one} == {(step, "STATE_WHOLE") for step in range(13, 21)}, ledger
     sound = collector.cli("diagnose", "run:served", "--request", "cmpl-a", check=False)
     assert sound.returncode == 0 and "Log probability and entropy of tokens 4 to 19: flagged by a user" in sound.stdout, sound.stdout + sound.stderr
+
+
+def test_an_answer_off_its_reference_is_named(server, collector, tmp_path) -> None:
+    served = server({"flight": {"steps": 64, "level": "tokens", "tokens": 64}})
+
+    def ask(request: str) -> None:
+        for _ in range(12):
+            served.runner.serve({request: [1, 2, 3]})
+
+    def fired() -> dict[str, str]:
+        return {event["entry"]: event["detail"] for event in served.events("TRIGGER_FIRED") if event["rule"] == "canary"}
+
+    ask("cmpl-canary-0-5e")
+    collector.cli("flag", "--run", "served", "canary")
+    harness.wait_for(lambda: served.events("FLIGHT_SHIPPED"), 60, "the flight")
+    path = tmp_path / "canary.json"
+
+    def set_rule(request: str, *flags: str):
+        rule = {"name": "canary", "token_reference": {"answers": [{"request": request}]}, "raise_to": "EVIDENCE_NONE", "cool_down_ms": 1, "max_fires": 1000}
+        path.write_text(json.dumps({"flight": {"steps": 64, "level": "tokens", "tokens": 64}, "rules": [rule]}))
+        return collector.cli("triggers", "set", "--run", "served", path, *flags, check=False)
+
+    refused = set_rule("canary")
+    assert refused.returncode == 2 and "answers[0].ids" in refused.stderr and "--reference DUMP" in refused.stderr, refused.stderr
+    unknown = set_rule("other", "--reference", "run:served")
+    assert unknown.returncode == 4 and 'no tokens of request "other"' in unknown.stderr and "rankprobe flag other" in unknown.stderr, unknown.stderr
+    assert set_rule("canary", "--reference", "run:served").returncode == 0
+    (rule,) = json.loads(collector.cli("triggers", "get", "--run", "served").stdout)["rules"]
+    (answer,) = rule["token_reference"]["answers"]
+    assert [int(token) for token in answer["ids"]] == served.runner.known["cmpl-canary-0-5e"][3:] and rule["token_reference"]["above"] == 0.5
+
+    weight = served.runner.model.head.weight
+    sound, wrong = weight.detach().clone(), weight.detach() * 5
+    for round in range(2):
+        with torch.no_grad():
+            weight.copy_(wrong)
+        number = iter(range(1000))
+        harness.wait_for(lambda: ask(f"cmpl-canary-0-{round}{next(number)}") or any(name.startswith(f"cmpl-canary-0-{round}") for name in fired()),
+                         60, "the rule to fire")
+        with torch.no_grad():
+            weight.copy_(sound)
+        ask(f"cmpl-canary-0-s{round}")
+        ask(f"cmpl-other-0-{round}")
+    for name, detail in fired().items():
+        assert re.fullmatch(r"cmpl-canary-0-[01]\d+", name) and re.fullmatch(r"token \d+: log probability -\S+, -\S+ in the reference", detail), (name, detail)
+    served.debugger.close()
 
 
 def test_while_nobody_asks_nothing_is_computed(server, monkeypatch) -> None:

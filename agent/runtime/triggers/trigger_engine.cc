@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/config/trigger_spec.h"
 #include "common/records/call_values.h"
+#include "common/records/request_names.h"
 #include "common/records/unwritten.h"
 
 namespace rankprobe {
@@ -35,6 +36,16 @@ const char* SectionName(CallSection section) {
       break;
   }
   return "value";
+}
+
+// Returns the reference of a request, or nullptr if it has none.
+const TokenAnswer* AnswerOf(const TokenCheck& check,
+                            const std::string& request) {
+  for (const TokenAnswer& answer : check.answers) {
+    if (request == answer.request || IsRequestMadeOf(request, answer.request))
+      return &answer;
+  }
+  return nullptr;
 }
 
 // Describes the non-finite statistic of a tensor, if there is one that was not
@@ -305,7 +316,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnToken(
         !absl::StrContains(request, rule.rule.entry_contains()))
       continue;
     const std::optional<TokenFinding> found =
-        CheckLastToken(*rule.tokens, tokens);
+        CheckLastToken(*rule.tokens, tokens, AnswerOf(*rule.tokens, request));
     if (found.has_value())
       all.push_back(Fire(&rule, tokens.back().step, request, found->text));
   }
