@@ -23,6 +23,6 @@ def test_from_a_wrong_answer_to_the_layer(environment, tmp_path) -> None:
     # 1: the two dumps differ.
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     # Rows of the MLP's weight of layer 1 are in each other's place: the sum behind it is the first that parts.
-    origin = re.search(r"^step \d+ rank 0: (\S+)$", done.stdout, re.M)
+    origin = re.search(r"^step \d+ rank 0: (\S+) in model\.norm \(RMSNorm\)$", done.stdout, re.M)
     assert origin and origin[1] == "Tensor.__add__.7.forward", done.stdout[-3000:]
     assert "its inputs match" in done.stdout and "fused_add_rms_norm" in done.stdout

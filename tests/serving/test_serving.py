@@ -66,7 +66,8 @@ def plain(models, environment, tmp_path_factory) -> list[dict]:
     server = Server(_serve_words(models["llama"]), directory, environment)
     try:
         answers = _answers(server, models["llama"])
-        assert "rankprobe" not in server.log
+        # The checkout itself may be named rankprobe, and warnings have paths.
+        assert "rankprobe: " not in server.log
     finally:
         server.stop()
     assert list(directory.iterdir()) == []
@@ -129,7 +130,7 @@ def test_two_equal_runs_part_nowhere(models, environment, tmp_path) -> None:
 def test_inline_in_one_process_a_mixture_of_experts(models, environment, tmp_path) -> None:
     keywords = {"enforce_eager": True, "max_num_seqs": 4}
     plain = _offline(environment, tmp_path, models["qwen_moe"], keywords, "Hello there", "A")
-    assert "rankprobe" not in plain.stderr and "MODULES []" in plain.stderr
+    assert "rankprobe: " not in plain.stderr and "MODULES []" in plain.stderr
     dump = tmp_path / "dump"
     content = {**BASE, "task": "tensor", "level": "L0", "dump_path": str(dump), "step": ["0-2"]}
     done = _offline(environment, tmp_path, models["qwen_moe"],
