@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import HERE, harness, requests
+from conftest import HERE, harness, requests, tiny_models
 from polling import wait_for
 
 RULES = [{"name": "bad-token", "token_nan": {}, "raise_to": "EVIDENCE_NONE"},
@@ -25,10 +25,10 @@ def collector(tmp_path: pathlib.Path):
     running.stop()
 
 
-def _set(collector, directory: pathlib.Path, run: str, triggers: dict) -> None:
+def _set(collector, directory: pathlib.Path, run: str, triggers: dict, *flags: str) -> None:
     path = directory / "triggers.json"
     path.write_text(json.dumps(triggers))
-    collector.cli("triggers", "set", "--create", "--run", run, path)
+    collector.cli("triggers", "set", "--create", "--run", run, path, *flags)
 
 
 def _answers(environment: dict, directory: pathlib.Path, model: pathlib.Path, kind: str, *watched: str, eager: bool = True) -> tuple[dict, str]:
@@ -86,3 +86,30 @@ def test_an_answer_is_flagged_after_it_was_given(models, serve, collector, tmp_p
     assert [token[1] for token in tokens] == answer["token_ids"]
     assert [token[2] for token in tokens] == pytest.approx(answer["logprobs"]["token_logprobs"], abs=1e-3)
     assert {name for step in requests(tmp_path / "out") for name, *_ in step if "wrong-1" in name}
+
+
+def test_a_server_with_a_wrong_weight_is_off_its_reference(serve, collector, tmp_path) -> None:
+    flight = {"steps": 256, "level": "tokens", "tokens": 64}
+    canary = {"name": "canary", "token_reference": {"answers": [{"request": "canary-1"}], "above": 0.05}, "raise_to": "EVIDENCE_NONE"}
+    _set(collector, tmp_path, "llama", {"flight": flight})
+    for name in ("llama", "llama_wrong"):
+        model = tiny_models.make(tmp_path / "models", name)
+        server = serve(f"{sys.executable} -m rankprobe.run --collector {collector.address} --run {name} -- vllm serve {model} --dtype float32 "
+                       "--host 127.0.0.1 --port {port} --max-model-len 128 --max-num-seqs 4 --enforce-eager")
+
+        def ask() -> None:
+            server.complete(model, "a question", max_tokens=30, extra_headers={"X-Request-Id": "canary-1"})
+
+        ask()
+        if name == "llama":
+            collector.cli("flag", "--run", name, "canary-1")
+            wait_for(lambda: _facts(collector, name, tmp_path / "out"), 60, "the flight")
+            for run in ("llama", "llama_wrong"):
+                _set(collector, tmp_path, run, {"flight": flight, "rules": [canary]}, "--reference", "run:llama")
+            ask()
+            ask()
+        server.stop()
+    fired = [event for run in ("llama", "llama_wrong") for event in collector.json("events", "--run", run, "--limit", "1000")["events"]
+             if event["rule"] == "canary" and event["kind"] == "KIND_TRIGGER_FIRED"]
+    assert [event["run"] for event in fired] == ["llama_wrong"] and "canary-1" in fired[0]["entry"], fired
+    assert "in the reference" in fired[0]["detail"]
