@@ -54,7 +54,9 @@ std::optional<std::vector<std::string>> RunsThereAre(const Client& client) {
 std::string ListOf(absl::string_view named,
                    const std::vector<std::string>& runs) {
   constexpr size_t kShown = 10;
-  if (runs.empty()) return "; there is none yet";
+  if (runs.empty())
+    return "; there is none yet: a job is listed once it has made an optimizer "
+           "or called its model";
   std::vector<std::string> shown;
   for (const std::string& run : runs) {
     if (shown.size() == kShown) break;
