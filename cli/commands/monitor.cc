@@ -347,28 +347,34 @@ struct TriggersFlags {
   bool create = false;
 };
 
+// Reads the tokens of rules that name only a request from `dump`.
+absl::Status AddReference(const Globals& globals, const std::string& dump,
+                          v1::TriggerSpec* spec) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  DumpInput::Wanted wanted;
+  wanted.payloads = false;
+  RP_ASSIGN_OR_RETURN(const DumpInput input,
+                      DumpInput::Open(files.get(), globals, dump, wanted));
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout, input.Find());
+  for (v1::TriggerRule& rule : *spec->mutable_rules()) {
+    if (!rule.has_token_reference()) continue;
+    RP_RETURN_IF_ERROR(ReadReferenceTokens(files.get(), layout,
+                                           rule.mutable_token_reference()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TriggersSet(const Globals& globals, const TriggersFlags& flags) {
   RP_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(flags.file));
-  const auto add_reference = [&](v1::TriggerSpec* spec) -> absl::Status {
-    if (flags.reference.empty()) return absl::OkStatus();
-    const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-    DumpInput::Wanted wanted;
-    wanted.payloads = false;
-    RP_ASSIGN_OR_RETURN(
-        const DumpInput dump,
-        DumpInput::Open(files.get(), globals, flags.reference, wanted));
-    RP_ASSIGN_OR_RETURN(const DumpLayout layout, dump.Find());
-    for (v1::TriggerRule& rule : *spec->mutable_rules()) {
-      if (rule.has_token_reference())
-        RP_RETURN_IF_ERROR(ReadReferenceTokens(files.get(), layout,
-                                               rule.mutable_token_reference()));
-    }
-    return absl::OkStatus();
-  };
-  auto spec = ParseTriggerSpec(json, add_reference);
+  absl::Status reference;
+  auto spec = ParseTriggerSpec(json, [&](v1::TriggerSpec* parsed) {
+    if (!flags.reference.empty())
+      reference = AddReference(globals, flags.reference, parsed);
+    return reference;
+  });
+  RP_RETURN_IF_ERROR(reference);
   if (!spec.ok()) {
-    return absl::Status(
-        spec.status().code(),
+    return absl::InvalidArgumentError(
         absl::StrCat(flags.file, ": ", spec.status().message()));
   }
   const Client client(globals);
