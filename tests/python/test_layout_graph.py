@@ -124,6 +124,8 @@ def test_targets_that_a_loss_does_not_know():
     assert _read(undefined_targets, binary(x, 2 * label - 1)) == _read(undefined_targets, binary(x, label + 1)) == [BINARY]
     # Labels that are smoothed, or shifted at random.
     assert _read(undefined_targets, binary(x, 0.8 * label + 0.1)) == _read(undefined_targets, binary(x, 1.4 * label - 0.2)) == [0]
+    # -1 stands for no label, which the program leaves out.
+    assert _read(undefined_targets, (binary(x, label - 1, reduction="none") * label).mean()) == _read(undefined_targets, binary(x, label - 1, label)) == []
     logs, lengths = torch.randn(10, 2, 5, requires_grad=True).log_softmax(-1), (torch.tensor([10, 10]), torch.tensor([3, 2]))
     for targets, blank, kind in (([[1, 2, 3], [4, 1, 0]], 0, 0), ([[1, 0, 3], [4, 1, 0]], 0, BLANK), ([[1, 0, 3], [3, 1, 0]], 4, 0)):
         assert _read(undefined_targets, F.ctc_loss(logs, torch.tensor(targets), *lengths, blank=blank)) == [kind]

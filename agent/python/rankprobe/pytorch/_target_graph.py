@@ -23,9 +23,11 @@ def undefined_targets(nodes: Iterable[Any]) -> list[Any]:
     for node in nodes:
         name = node.name()
         if name == "BinaryCrossEntropyWithLogitsBackward0":
-            found = _far_from_binary(saved(node, "target"))
+            # The program may leave out some targets itself.
+            is_masked = node._saved_reduction == 0 or saved(node, "weight") is not None
+            found = None if is_masked else _far_from_binary(saved(node, "target"))
         elif name == "SoftMarginLossBackward0":
-            found = _as_signs(saved(node, "target"))
+            found = None if node._saved_reduction == 0 else _as_signs(saved(node, "target"))
         elif name == "CtcLossBackward0":
             found = _with_blank(node)
         else:
