@@ -2,6 +2,8 @@
 // Which batches the ranks and the steps train on.
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -327,9 +329,76 @@ class BatchRepeated : public RankRule {
   }
 };
 
+// Samples that are sorted by their class and not shuffled.
+class BatchesOfOneClass : public RankRule {
+ public:
+  absl::string_view name() const override { return "batches-of-one-class"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "the largest and the smallest target of each cross entropy";
+  }
+  absl::string_view subject() const override {
+    return "one cross entropy of eight targets or more in each step";
+  }
+  absl::string_view twin() const override {
+    return "targets that are one class in all steps (the partner of a "
+           "contrastive loss), in turns (a discriminator), or in some steps; "
+           "batches of one class on purpose: worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "one_class");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      size_t steps = 0, alike = 0, changes = 0;
+      std::optional<size_t> first;
+      std::set<double> classes;
+      double before = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> one = TrainingAt(rank, "one_class", i);
+        const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", i);
+        const std::vector<double> sum = TrainingAt(rank, "target_checksum", i);
+        if (one.size() != 1 || tokens.size() != 1 || sum.size() != 1 ||
+            tokens[0] < kLeastTargets)
+          continue;
+        ++steps;
+        if (one[0] == 0) continue;
+        if (alike++ == 0) first = i;
+        if (sum[0] != before) ++changes;
+        before = sum[0];
+        classes.insert(sum[0]);
+      }
+      if (steps < kLeast) continue;
+      Judge();
+      // In turns they change in each step.
+      if (alike * 3 < steps || classes.size() < 3 || changes * 3 > alike * 2)
+        continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.one_class";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "in ", alike, " of ", steps,
+          " steps all targets are one class, and the class changes ",
+          changes - 1,
+          " times: the samples are sorted by class and not shuffled, so that "
+          "the model forgets each class while it learns the next");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 10;  // steps
+  static constexpr double kLeastTargets = 8;
+};
+
 }  // namespace
 
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<BatchesOfOneClass>());
   rules->push_back(std::make_unique<SameBatchOnRanks>());
   rules->push_back(std::make_unique<OptimizerStepSkipped>());
   rules->push_back(std::make_unique<BatchRepeated>());

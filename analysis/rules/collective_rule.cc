@@ -58,9 +58,11 @@ std::set<std::string> CollectiveRule::NamesOf(const RankInput& input) const {
   std::set<std::string> names;
   for (const RankSeries& rank : input.ranks) {
     for (const auto& [name, cells] : rank.values) {
-      // "Distributed.all_reduce.0.forward.output.0"
+      // "Distributed.all_reduce.0.forward.output.0"; of a list of tensors
+      // "Distributed.all_gather.0.forward.output.0.0"
       if (!absl::StartsWith(name, "Distributed.") ||
-          !absl::EndsWith(name, ".forward.output.0"))
+          !(absl::EndsWith(name, ".forward.output.0") ||
+            absl::EndsWith(name, ".forward.output.0.0")))
         continue;
       const std::vector<absl::string_view> parts =
           absl::StrSplit(name, absl::MaxSplits('.', 2));
@@ -68,6 +70,22 @@ std::set<std::string> CollectiveRule::NamesOf(const RankInput& input) const {
     }
   }
   return names;
+}
+
+std::string CollectiveRule::TakenBy(
+    const RankSeries& rank, const std::vector<size_t>& steps,
+    absl::FunctionRef<bool(const RankCell& cell, size_t step)> is_taken) {
+  for (const auto& [name, cells] : rank.values) {
+    if (!absl::StartsWith(name, "Module.") ||
+        absl::StrContains(name, ".parameters"))
+      continue;
+    const std::vector<RankCell>& taken = cells;
+    if (std::all_of(steps.begin(), steps.end(), [&](size_t i) {
+          return IsFinite(taken[i]) && is_taken(taken[i], i);
+        }))
+      return name;
+  }
+  return "";
 }
 
 }  // namespace rankprobe::analysis

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "analysis/rules/rank_rule.h"
 
@@ -50,6 +51,11 @@ class CollectiveRule : public RankRule {
   static Members MembersAt(const RankInput& input, const std::string& name,
                            size_t step,
                            std::initializer_list<absl::string_view> inputs);
+  // Returns the first input or output of a module that satisfies `is_taken` in
+  // each of `steps`; empty if there is none.
+  static std::string TakenBy(
+      const RankSeries& rank, const std::vector<size_t>& steps,
+      absl::FunctionRef<bool(const RankCell& cell, size_t step)> is_taken);
 
  private:
   std::set<std::string> NamesOf(const RankInput& input) const;

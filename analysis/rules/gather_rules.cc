@@ -173,11 +173,80 @@ class ScatteredWrong : public PartsRule {
   }
 };
 
+// Parts of a sequence that are one part: scattered by a wrong rank.
+class CopiesGathered : public CollectiveRule {
+ public:
+  absl::string_view name() const override { return "copies-gathered"; }
+  absl::string_view needs() const override {
+    return "communication, activations";
+  }
+  absl::string_view twin() const override {
+    return "parts that differ; copies that no module takes side by side, such "
+           "as metrics; copies that are gathered on purpose: worth a look, no "
+           "fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+
+ protected:
+  bool IsOfRule(absl::string_view function) const override {
+    return function == "all_gather" ||
+           std::find(std::begin(kGathers), std::end(kGathers), function) !=
+               std::end(kGathers);
+  }
+  std::optional<RankFinding> LookAt(const RankInput& input,
+                                    const std::string& name) const override {
+    std::vector<size_t> steps;
+    std::vector<const RankCell*> parts(input.steps.size(), nullptr);
+    size_t ranks = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const Members members =
+          MembersAt(input, name, i, {"1", "tensor", "input_tensor", "input"});
+      if (members.size() < 2) continue;
+      if (!std::all_of(members.begin(), members.end(), [&](const Member& one) {
+            return IsFinite(*one.in) && one.in->norm > 0 &&
+                   one.in->largest != one.in->smallest &&
+                   AreClose(*one.in, *members[0].in);
+          }))
+        return std::nullopt;
+      steps.push_back(i);
+      parts[i] = members[0].in;
+      ranks = members.size();
+    }
+    if (steps.size() < kLeast) return std::nullopt;
+    // Copies side by side.
+    const double grown = std::sqrt(static_cast<double>(ranks));
+    const std::string taken_by =
+        TakenBy(input.ranks[0], steps, [&](const RankCell& cell, size_t i) {
+          const RankCell& part = *parts[i];
+          return cell.largest == part.largest &&
+                 cell.smallest == part.smallest &&
+                 std::fabs(cell.norm - grown * part.norm) <= 1e-5 * cell.norm &&
+                 std::fabs(cell.mean - part.mean) <=
+                     kCollectiveRounding * LargestOf(cell);
+        });
+    if (taken_by.empty()) return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[steps[0]];
+    finding.name = name;
+    finding.exact = false;
+    finding.what = absl::StrCat(
+        "the ranks gather ", ranks, " copies of one tensor in each of ",
+        steps.size(), " steps, and ", taken_by,
+        " takes them side by side: all ranks have the same part. It was "
+        "scattered by the rank in a wrong group, or not scattered");
+    return finding;
+  }
+
+ private:
+  static constexpr size_t kLeast = 5;  // steps
+};
+
 }  // namespace
 
 void AddGatherRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<GatheredWrong>());
   rules->push_back(std::make_unique<ScatteredWrong>());
+  rules->push_back(std::make_unique<CopiesGathered>());
 }
 
 }  // namespace rankprobe::analysis

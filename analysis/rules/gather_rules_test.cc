@@ -120,6 +120,29 @@ TEST_F(GatherRulesTest, AllGatherWhatNobodyGave) {
   EXPECT_EQ(found[0].rank, -1);
 }
 
+TEST_F(GatherRulesTest, AllRanksGiveOnePart) {
+  constexpr char kTaken[] = "Module.mix.Linear.forward.0.input.0";
+  for (size_t i = 0; i < kGatherSteps; ++i) {
+    for (size_t r = 0; r < kGatherRanks; ++r)
+      Set(r, Gather("input.1"), i, GatherNoise(0, i, kPart));
+  }
+  EXPECT_THAT(Find(2), IsEmpty()) << "no module takes it";
+  for (size_t i = 0; i < kGatherSteps; ++i) {
+    Doubles all;
+    for (size_t k = 0; k < kGatherRanks; ++k) {
+      const Doubles part = GatherNoise(0, i, kPart);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    Set(0, kTaken, i, all);
+  }
+  const auto found = Find(2);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].name, Gather("output.0"));
+  Set(3, Gather("input.1"), 4, GatherNoise(3, 4, kPart));
+  EXPECT_THAT(Find(2), IsEmpty());
+}
+
 TEST_F(TwoGroupsTest, APartOfASumIsLost) {
   std::vector<RankCell>& cells = input_.ranks[3].values[Scatter("output.0")];
   cells[5].mean *= 0.99;

@@ -309,7 +309,8 @@ class GradientNotMean : public RankRule {
   absl::string_view subject() const override { return "replicas of one model"; }
   absl::string_view twin() const override {
     return "weight decay added to gradients, and rounding: what a parameter "
-           "was off by in the steps before is allowed ten times";
+           "was off by in the steps before is allowed ten times; models of "
+           "which some gradients are summed and others not";
   }
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return kLeast + 1; }
@@ -333,6 +334,7 @@ class GradientNotMean : public RankRule {
   static constexpr double kRounding = 1e-7;
   // What was off by more was no mean before.
   static constexpr double kLinear = 1e-3;
+  static constexpr double kAgreement = 0.1;  // of the factor, with rounding
 
   // Of one parameter and step, over the ranks of a group.
   struct Sum {
@@ -439,8 +441,14 @@ class GradientNotMean : public RankRule {
         factors.push_back(sum.taken / sum.own);
     }
     if (factors.size() < 3) return std::nullopt;
-    const double factor = MedianOf(std::move(factors));
+    const double factor = MedianOf(factors);
     if (factor == 0) return std::nullopt;
+    // Where some gradients are sums and others are computed in full on each
+    // rank (sequence parallelism), no factor is that of all.
+    const auto agree = static_cast<size_t>(std::count_if(
+        factors.begin(), factors.end(),
+        [&](double one) { return std::fabs(one / factor - 1) < kAgreement; }));
+    if (agree * 3 < factors.size() * 2) return std::nullopt;
     return factor;
   }
 

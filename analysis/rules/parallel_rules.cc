@@ -53,7 +53,10 @@ class CopiesSummed : public CollectiveRule {
       steps.push_back(i);
     }
     if (steps.size() < kLeastParallelSteps) return std::nullopt;
-    const std::string taken_by = TakenBy(input.ranks[0], name, steps);
+    const std::vector<RankCell>& sum = *input.ranks[0].Find(name);
+    const std::string taken_by = TakenBy(
+        input.ranks[0], steps,
+        [&](const RankCell& cell, size_t i) { return AreClose(cell, sum[i]); });
     if (taken_by.empty()) return std::nullopt;
     RankFinding finding;
     finding.step = input.steps[steps[0]];
@@ -78,22 +81,6 @@ class CopiesSummed : public CollectiveRule {
            AreAllClose(members, &Member::in) &&
            AreAllClose(members, &Member::out) &&
            std::fabs(out.norm - sum) <= 1e-5 * sum;
-  }
-  // The first input or output of a module that is the result in each step.
-  static std::string TakenBy(const RankSeries& rank, const std::string& result,
-                             const std::vector<size_t>& steps) {
-    const std::vector<RankCell>& sum = *rank.Find(result);
-    for (const auto& [name, cells] : rank.values) {
-      if (!absl::StartsWith(name, "Module.") ||
-          absl::StrContains(name, ".parameters"))
-        continue;
-      const std::vector<RankCell>& taken = cells;
-      if (std::all_of(steps.begin(), steps.end(), [&](size_t i) {
-            return IsFinite(taken[i]) && AreClose(taken[i], sum[i]);
-          }))
-        return name;
-    }
-    return "";
   }
 };
 

@@ -107,6 +107,7 @@ void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddObjectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddLayerRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 

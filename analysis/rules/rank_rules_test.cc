@@ -29,12 +29,13 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
-  EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
-                                         "clip-norm", "tied-weights-part",
-                                         "frozen-moves", "average-inverted",
-                                         "parts-not-scaled", "follower-parts",
-                                         "micro-batches-scaled",
-                                         "update-undone", "part-not-sent"));
+  EXPECT_THAT(idle,
+              UnorderedElementsAre(
+                  "micro-batches-lost", "clip-uneven", "clip-norm",
+                  "tied-weights-part", "frozen-moves", "average-inverted",
+                  "parts-not-scaled", "follower-parts", "micro-batches-scaled",
+                  "update-undone", "part-not-sent", "output-constant",
+                  "gradients-vanish", "input-rescaled"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));

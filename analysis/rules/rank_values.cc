@@ -442,6 +442,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddOriginRules(&rules);
   AddStateRules(&rules);
   AddStartRules(&rules);
+  AddLayerRules(&rules);
   AddWeightRules(&rules);
   AddLossRules(&rules);
   AddScheduleRules(&rules);

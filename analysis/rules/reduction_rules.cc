@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -292,10 +294,121 @@ class GradientsNotReduced : public RankRule {
   }
 };
 
+// Ranks that call their collectives in different orders add up gradients of
+// different parameters.
+class GradientsMismatched : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradients-mismatched"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients";
+  }
+  absl::string_view twin() const override {
+    return "tied weights, gradients of one number, gradients that are the same "
+           "in a few steps";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    for (size_t r = 1; r < input.ranks.size(); ++r) {
+      for (RankFinding& one : LookAt(input, input.ranks[r - 1], input.ranks[r]))
+        KeepEarliest(std::move(one), &found);
+    }
+    if (!found.has_value()) return {};
+    return {*std::move(found)};
+  }
+
+ private:
+  static constexpr size_t kLeast = 5;  // steps
+
+  struct Pair {
+    size_t steps = 0, first = 0;
+  };
+  using Key = std::tuple<double, double, double, double>;
+
+  static std::vector<RankFinding> LookAt(const RankInput& input,
+                                         const RankSeries& one,
+                                         const RankSeries& other) {
+    std::map<std::pair<std::string, std::string>, Pair> pairs;
+    std::map<std::string, size_t> with_gradient;
+    const std::vector<std::string> of_one = ParametersOf(one);
+    const std::vector<std::string> of_other = ParametersOf(other);
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      std::map<Key, std::string> known;
+      for (const std::string& parameter : of_one) {
+        const RankCell* const cell = GradientAt(one, parameter, i);
+        if (cell != nullptr) known.emplace(KeyOf(*cell), parameter);
+      }
+      for (const std::string& parameter : of_other) {
+        const RankCell* const cell = GradientAt(other, parameter, i);
+        if (cell == nullptr) continue;
+        ++with_gradient[parameter];
+        const RankCell* const own = GradientAt(one, parameter, i);
+        if (own != nullptr && AreEqual(*own, *cell)) continue;
+        const auto it = known.find(KeyOf(*cell));
+        if (it == known.end() || AreTied(one, it->second, other, parameter, i))
+          continue;
+        Pair& pair = pairs[{parameter, it->second}];
+        if (pair.steps++ == 0) pair.first = i;
+      }
+    }
+    std::vector<RankFinding> out;
+    for (const auto& [names, pair] : pairs) {
+      const auto& [parameter, partner] = names;
+      if (pair.steps < kLeast || pair.steps * 2 < with_gradient[parameter])
+        continue;
+      RankFinding finding;
+      finding.step = input.steps[pair.first];
+      finding.rank = other.rank;
+      finding.name = absl::StrCat("Parameter.", parameter, ".0.debug.grad");
+      finding.what = absl::StrCat(
+          "the optimizer of rank ", other.rank, " takes for ", parameter,
+          " what that of rank ", one.rank, " takes for ", partner, ", in ",
+          pair.steps,
+          " steps: the ranks reduce their gradients in different orders, so "
+          "that one message has different parameters. A rank leaves out "
+          "parameters without a gradient, or sorts them in another way");
+      out.push_back(std::move(finding));
+    }
+    return out;
+  }
+
+  // Whether the two are one weight, as the embedding and the output layer in
+  // stages of a pipeline are, or are not parameters of one model.
+  static bool AreTied(const RankSeries& one, const std::string& of_one,
+                      const RankSeries& other, const std::string& of_other,
+                      size_t step) {
+    const auto* const a = one.Of("Parameter", of_one, "param");
+    const auto* const b = other.Of("Parameter", of_other, "param");
+    return a == nullptr || b == nullptr ||
+           one.Of("Parameter", of_other, "param") == nullptr ||
+           other.Of("Parameter", of_one, "param") == nullptr ||
+           AreEqual((*a)[step], (*b)[step]);
+  }
+
+  // Null where it is 0, or one number.
+  static const RankCell* GradientAt(const RankSeries& rank,
+                                    const std::string& parameter, size_t step) {
+    const auto* const cells = rank.Of("Parameter", parameter, "grad");
+    if (cells == nullptr || !IsFinite((*cells)[step]) ||
+        (*cells)[step].norm == 0 ||
+        (*cells)[step].largest == (*cells)[step].smallest)
+      return nullptr;
+    return &(*cells)[step];
+  }
+  static Key KeyOf(const RankCell& cell) {
+    return {cell.norm, cell.mean, cell.largest, cell.smallest};
+  }
+};
+
 }  // namespace
 
 void AddReductionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<GradientsNotReduced>());
+  rules->push_back(std::make_unique<GradientsMismatched>());
 }
 
 }  // namespace rankprobe::analysis

@@ -212,15 +212,27 @@ class ScheduleEndsEarly : public ScheduleRule {
       finding.what = absl::StrCat(
           "the learning rate falls from ", highest, " to ", rates.back(),
           " and is below a ten-thousandth of its highest in the last ", rest,
-          " of ", rates.size(),
-          " steps, which change next to nothing: the schedule is made for "
-          "epochs and stepped once a batch, or made for fewer steps");
+          " of ", rates.size(), " steps, which change next to nothing: ",
+          FallsInJumps(rates)
+              ? "it falls in jumps. ReduceLROnPlateau watches a number that "
+                "does not improve (mode='max' with a loss), or the milestones "
+                "are too early"
+              : "the schedule is made for epochs and stepped once a batch, or "
+                "made for fewer steps");
       return {finding};
     }
     return {};
   }
 
  private:
+  // Whether the rate stays in most steps.
+  static bool FallsInJumps(const std::vector<double>& rates) {
+    size_t jumps = 0;
+    for (size_t i = 1; i < rates.size(); ++i)
+      jumps += rates[i] != rates[i - 1] ? 1 : 0;
+    return jumps > 1 && jumps * 2 < rates.size();
+  }
+
   static constexpr size_t kLeast = 6;  // steps
   // Of the highest rate.
   static constexpr double kNothing = 1e-4, kLittle = 0.05;

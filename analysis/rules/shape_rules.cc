@@ -234,16 +234,21 @@ class TargetUnreachable : public ShapeRule {
  public:
   absl::string_view name() const override { return "target-unreachable"; }
   absl::string_view subject() const override {
-    return "a regression of what an activation makes";
+    return "a regression of what an activation makes, a loss of binary "
+           "labels, signs or characters";
   }
   absl::string_view twin() const override {
     return "targets within the bounds; few beyond them; a prediction without "
-           "an activation";
+           "an activation; binary labels that are off by less than 0.5";
   }
 
  private:
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
+    const std::vector<double> kind =
+        TrainingAt(rank, "undefined_targets", step);
+    if (!kind.empty()) Judge();
+    if (!kind.empty() && kind[0] > 0) return Undefined(kind[0]);
     const std::vector<double> found =
         TrainingAt(rank, "unreachable_targets", step);
     if (found.size() != 3) return std::nullopt;
@@ -262,7 +267,30 @@ class TargetUnreachable : public ShapeRule {
         ". The activation does not fit the targets, or these are not scaled");
     return finding;
   }
+  static RankFinding Undefined(double kind) {
+    RankFinding finding;
+    finding.name = "Training.0.debug.undefined_targets";
+    // Zeros may leave out pairs on purpose.
+    finding.exact = kind != kSigns;
+    finding.what =
+        kind == kBinary
+            ? "targets of the binary cross entropy are not between 0 and 1: "
+              "the loss has no lower bound. Labels are -1 and 1, or numbers "
+              "of classes, or are not scaled"
+        : kind == kSigns
+            ? "targets of a loss that expects -1 and 1 "
+              "(cosine_embedding_loss, margin_ranking_loss, "
+              "hinge_embedding_loss, soft_margin_loss) are 0: such pairs do "
+              "not train the model. Labels are 0 and 1"
+            : "targets of ctc_loss contain the number of the blank: that "
+              "class cannot be distinguished from no output. Number the "
+              "classes from "
+              "1, or set blank";
+    return finding;
+  }
 
+  // As the agent writes it; 3 is that of a blank.
+  static constexpr double kBinary = 1, kSigns = 2;
   static constexpr double kLeastShare = 0.05;
 };
 

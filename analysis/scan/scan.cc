@@ -31,6 +31,8 @@ constexpr double kMostUnlike = 0.34;
 constexpr size_t kFewSteps = 2;
 // Share of the largest gradient below which a gradient is rounding.
 constexpr double kRounding = 1e-6;
+// A loss below this share of its highest value is learned.
+constexpr double kLearned = 0.01;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
 // Without signs: a loss may be negative, and a course is of logarithms.
 ScanCell AmountOf(ScanCell cell) {
@@ -359,20 +361,26 @@ class Scanner {
   }
 
   void FindVanished(size_t value) {
-    if (HasNoCourse(input_.values[value].name)) return;
+    const std::string& name = input_.values[value].name;
+    if (HasNoCourse(name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
     size_t since = 0;
     ZeroRun zeros;
     Course course;
+    double highest = 0, last = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsFinite(cells[i])) continue;
       zeros.Add(cells[i].smallest == 0);
       if (cells[i].smallest != 0) {
-        course.Add(cells[i].smallest, options_.window);
+        last = cells[i].smallest;
+        highest = std::max(highest, last);
+        course.Add(last, options_.window);
       } else if (zeros.zeros() == 1) {
         since = i;
       }
     }
+    // A loss that fell before it reached 0 is learned.
+    if (name == "Training.0.debug.loss" && last < kLearned * highest) return;
     if (zeros.Vanished(options_.least, options_.least)) {
       const bool one = cells[since].largest != 0;
       Add(ScanKind::kVanished, since, value,

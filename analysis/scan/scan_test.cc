@@ -430,6 +430,18 @@ TEST_F(ScanTest, WhatVanishes) {
   EXPECT_GT(found.before, 0);
 }
 
+TEST_F(ScanTest, ALossThatIsLearned) {
+  input_.values[2].name = "Training.0.debug.loss";
+  for (size_t step = 0; step < kSteps; ++step) {
+    const double loss = std::pow(0.5, static_cast<double>(step));
+    At(2, step) = step < kFault ? Of(loss, loss) : Of(0, 0);
+  }
+  for (const ScanFinding& found : Find())
+    EXPECT_NE(found.kind, ScanKind::kVanished);
+  for (size_t step = 0; step < kFault; ++step) At(2, step) = Of(2, 2);
+  EXPECT_EQ(One(ScanKind::kVanished).step, 400);
+}
+
 TEST_F(ScanTest, StateThatIsNoMoreThere) {
   for (size_t step = 0; step < 3; ++step) At(6, step) = ScanCell();
   EXPECT_THAT(Find(), IsEmpty()) << "it comes with the first step";

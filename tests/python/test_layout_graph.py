@@ -13,6 +13,7 @@ from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
 from rankprobe.pytorch._leaf_graph import between_trained
 from rankprobe.pytorch._loss_graph import moving_target, unreachable_targets
 from rankprobe.pytorch._loss_targets import _nodes
+from rankprobe.pytorch._target_graph import BINARY, BLANK, SIGNS, undefined_targets
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ones(1, requires_grad=True).exp().grad_fn, "_input_metadata"),
                                 reason="nodes of older versions do not say their shapes")
@@ -109,6 +110,29 @@ def test_targets_beyond_an_activation():
         assert _read(unreachable_targets, loss(x.sigmoid(), target.clamp(0, 1))) == [0, 0, 1]
         assert _read(unreachable_targets, loss(x, target)) == []
     assert _read(unreachable_targets, (x.sigmoid() - x.tanh()).square().mean()) == []
+
+
+def test_targets_that_a_loss_does_not_know():
+    torch.manual_seed(0)
+    a, b = (nn.Linear(4, 3)(torch.randn(16, 4)) for _ in range(2))
+    label, x, y = torch.tensor([0.0, 1.0]).repeat(8), a[:, 0], b[:, 0]
+    for loss in (lambda t: F.cosine_embedding_loss(a, b, t, margin=0.1), lambda t: F.margin_ranking_loss(x, y, t), lambda t: F.hinge_embedding_loss(x, t),
+                 lambda t: F.soft_margin_loss(x, t), lambda t: F.margin_ranking_loss(x, y, t, margin=0.5, reduction="sum")):
+        assert _read(undefined_targets, loss(label)) == [SIGNS]
+        assert _read(undefined_targets, loss(2 * label - 1)) == [0]
+    binary = F.binary_cross_entropy_with_logits
+    assert _read(undefined_targets, binary(x, 2 * label - 1)) == _read(undefined_targets, binary(x, label + 1)) == [BINARY]
+    # Labels that are smoothed, or shifted at random.
+    assert _read(undefined_targets, binary(x, 0.8 * label + 0.1)) == _read(undefined_targets, binary(x, 1.4 * label - 0.2)) == [0]
+    # -1 stands for no label, which the program leaves out.
+    assert _read(undefined_targets, (binary(x, label - 1, reduction="none") * label).mean()) == _read(undefined_targets, binary(x, label - 1, label)) == []
+    logs, lengths = torch.randn(10, 2, 5, requires_grad=True).log_softmax(-1), (torch.tensor([10, 10]), torch.tensor([3, 2]))
+    for targets, blank, kind in (([[1, 2, 3], [4, 1, 0]], 0, 0), ([[1, 0, 3], [4, 1, 0]], 0, BLANK), ([[1, 0, 3], [3, 1, 0]], 4, 0)):
+        assert _read(undefined_targets, F.ctc_loss(logs, torch.tensor(targets), *lengths, blank=blank)) == [kind]
+    # One sign alone; masks; no such loss.
+    assert _read(undefined_targets, F.margin_ranking_loss(x, y, -torch.ones(16))) == [0]
+    assert _read(undefined_targets, (label * (x - y) + 1).clamp_min(0).mean()) == [0]
+    assert _read(undefined_targets, F.mse_loss(x, y)) == []
 
 
 def test_a_target_that_has_a_graph():

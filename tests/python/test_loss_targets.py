@@ -136,6 +136,15 @@ def test_the_checksum_is_of_targets_and_their_order():
     assert 0 <= checksum(target) < 1 << 24
 
 
+def test_targets_of_one_class():
+    def is_one(target: list[int]) -> float:
+        loss = F.cross_entropy(torch.randn(len(target), 8, requires_grad=True), torch.tensor(target), ignore_index=IGNORED)
+        return _taken(loss, LossTargets())["one_class"].item()
+
+    assert is_one([3, 3, 3]) == is_one([3, IGNORED, 3]) == 1
+    assert is_one([3, 3, 4]) == is_one([3, IGNORED, 4]) == is_one([IGNORED, IGNORED]) == 0
+
+
 def test_batches_of_few_classes_and_of_numbers_in_a_row_have_their_own_checksums():
     generator = torch.Generator().manual_seed(0)
     for made in (lambda: torch.randint(0, 10, (20,), generator=generator),

@@ -22,6 +22,7 @@ from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, 
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._place_graph import rotary_places
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
+from rankprobe.pytorch._target_graph import undefined_targets
 from rankprobe.pytorch._term_graph import inverted_term, minimised_likelihood, terms_of
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -63,6 +64,14 @@ def _checksum(target: torch.Tensor) -> torch.Tensor:
     mixed = ((target + 7) % _PRIME * 40503 + places * 48271) % _PRIME
     # A sum of products with the places would be the same of many targets that are small or in a row.
     return (mixed * mixed % _PRIME * mixed % _PRIME).sum().remainder(_PRIME).double()
+
+
+def _is_one_class(target: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Returns 1 if all targets that count are equal, else 0, as float64."""
+    # Without a target that counts, the largest is below the smallest.
+    limits = torch.iinfo(target.dtype)
+    largest, smallest = target.masked_fill(~counts, limits.min).amax(), target.masked_fill(~counts, limits.max).amin()
+    return (largest == smallest).double()
 
 
 def _ended(target: torch.Tensor, counts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -126,7 +135,7 @@ class LossTargets:
         if self._probabilities is not None:
             values["loss_of_probabilities"] = torch.as_tensor(self._probabilities).double()
             self._probabilities = None
-        for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight"), ("checksum", "target_checksum")):
+        for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight"), ("checksum", "target_checksum"), ("one_class", "one_class")):
             if calls:
                 values[name] = calls[0][key] if len(calls) == 1 else [call[key] for call in calls]
         if calls:
@@ -150,6 +159,7 @@ class LossTargets:
         self._losses += 1
         near, nodes, terms = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES)), terms_of(root)
         read = {"loss_broadcast": loss_broadcast(near), "unreachable_targets": unreachable_targets(near), "moving_target": moving_target(near),
+                "undefined_targets": undefined_targets(near),
                 "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
                 "minimised_likelihood": minimised_likelihood(terms), "inverted_term": inverted_term(terms),
                 "stale_casts": stale_casts(nodes), "image_range": image_range(nodes), "pooled_over_batch": pooled_over_batch(nodes),
@@ -191,7 +201,7 @@ class LossTargets:
             return
         counts = target != signed(node._saved_ignore_index)
         call: dict[str, Any] = {"tokens": counts.sum().float(), "counts": counts, "guessing": math.log(max(logits.shape[1], 1)),
-                                "reduction": node._saved_reduction, "checksum": _checksum(target)}
+                                "reduction": node._saved_reduction, "checksum": _checksum(target), "one_class": _is_one_class(target, counts)}
 
         def weigh(gradients: Any) -> None:
             call.setdefault("gradient", gradients[0])
