@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests run by default, and what becomes of a test that fails: for every directory of tests.
+"""Selection of the tests that run by default, and the record of tests that fail, for every directory of tests.
 
 tests/selection.txt marks tests as `full` or `real`; tests/unsteady.tsv lists failures that passed when they were run again.
 RANKPROBE_FAILURES, a file: the identifier and the kind of each test that fails are added to it (read by tests/lib/counts.sh).

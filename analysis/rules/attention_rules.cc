@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the attention of a language model sees, by what the monitor reads out of
+// Rules about what the attention of a language model sees, from what the monitor reads out of
 // the graph of the first losses.
 #include <algorithm>
 #include <cmath>

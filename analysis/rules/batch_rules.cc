@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which batches the ranks and the steps train on.
+// Rules about the batches that ranks and steps train on.
 #include <algorithm>
 #include <optional>
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a clipping by norm did, out of gradients before and behind it.
+// Rules about clipping by norm, from gradients before and behind it.
 #include <algorithm>
 #include <cmath>
 #include <optional>

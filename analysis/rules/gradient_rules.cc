@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of gradients between backward and optimizer: micro batches that
+// Rules about gradients between backward and optimizer: micro batches that
 // are lost or rounded, gradients that are never set to zero, reductions that are
 // not the mean of the ranks.
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers take, give and are told, over all steps: data of another scale,
+// Rules about inputs, outputs and gradients of layers: data of another scale,
 // outputs that do not depend on the input, gradients that vanish.
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cross entropy compares with.
+// Rules about the targets of a cross entropy.
 #include <algorithm>
 #include <optional>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the gradients of a step's micro batches before the next one,
+// Rules about the gradients of a step's micro batches before the next one,
 // and what micro batches weigh in steps that have fewer of them.
 #include <algorithm>
 #include <cmath>

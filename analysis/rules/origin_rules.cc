@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the gradient that the optimizer takes comes from: it must be what the
+// Rules about the origin of the optimizer's gradients: it must be what the
 // backward of this step left in this parameter, on all ranks.
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is one tensor and must stay so: on ranks that are replicas, between two
+// Rules about tensors that must stay equal: on ranks that are replicas, between two
 // modules that are tied.
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward adds, backward must pass on.
+// Rules about residual connections in forward and backward.
 #include <algorithm>
 #include <cmath>
 #include <map>

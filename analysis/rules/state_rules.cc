@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the optimizer's averages of gradients go on from one step to the next.
+// Rules about the optimizer's averages of gradients from one step to the next.
 #include <algorithm>
 #include <array>
 #include <cmath>

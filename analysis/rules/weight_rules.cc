@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each target of a cross entropy weighs, and each of several losses.
+// Rules about the weights of targets and of several losses.
 #include <algorithm>
 #include <cmath>
 #include <map>

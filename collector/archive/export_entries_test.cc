@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a step's records appear in dump.json, including hostile ones.
+// Records of a step in dump.json, including hostile ones.
 #include <algorithm>
 #include <ctime>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which reported steps of one rank a switch accepts as plausible.
+// Plausibility checks of a switch on the steps that a rank reports.
 
 #include "absl/strings/str_cat.h"
 #include "collector/testing/switch_fixture.h"

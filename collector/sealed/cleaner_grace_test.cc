@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cleaner keeps for a while: for slow readers, and for ranks that refer
+// Objects that a cleaner keeps for a while: for slow readers, and for ranks that refer
 // to payloads that they sent before.
 #include <memory>
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collector frees on its own disk: only what is in the store, according
+// Freeing of a collector's own disk: only what is in the store, according
 // to the store itself, and all of it.
 #include <memory>
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cleaner removes from a store, and what it never removes: with
+// Removal from a store by a cleaner, and what it never removes: with
 // concurrent readers, sealing collectors and other cleaners.
 #include "collector/sealed/store_cleaner.h"
 

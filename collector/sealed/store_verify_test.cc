@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the verification of an object store checks, and how it names faults.
+// Verification of an object store, and how it names faults.
 #include "collector/sealed/store_verify.h"
 
 #include <memory>

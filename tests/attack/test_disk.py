@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a disk, or somebody with access to it, does to an archive; each daemon is a real one, started on what is left."""
+"""Attacks on an archive by its disk, or by somebody with access to it; each daemon is a real one, started on what is left."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of dumps are given: FIFOs, links, files of others, and steps with processes beside ranks."""
+"""Attacks on the readers of dumps: FIFOs, links, files of others, and steps with processes beside ranks."""
 
 import json
 import os

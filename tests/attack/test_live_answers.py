@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves have not stored yet, asked of their root: by whom, and with a leaf that goes away in the midst of it."""
+"""Attacks on a root's questions about what its leaves have not stored yet: by whom, and with a leaf that goes away in the midst of it."""
 
 import grpc
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a collector's page has done beside it (jobs, the first bad call) and shows of a directory (--web-root): who may, what a job reaches,
+"""Attacks on a collector's page, its jobs, and the directory that it shows (--web-root): who may, what a job reaches,
 and that it ends with whoever asked."""
 
 from __future__ import annotations

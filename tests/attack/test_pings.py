@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the collector is there: asked by a rank that waits for room, and by one that asks far too often."""
+"""Pings to a collector by a rank that waits for room, and by one that pings far too often."""
 
 import harness
 from harness import RawAgent, agent

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the collector writes for an operator stays below --export-root: links planted there, or swapped in meanwhile, lead it nowhere."""
+"""Attacks on --export-root, below which the collector writes for an operator: links planted there, or swapped in meanwhile, lead it nowhere."""
 
 import contextlib
 import ctypes

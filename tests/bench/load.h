@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the benchmarks put through the system: records as a training step makes
+// Load of the benchmarks: records as a training step makes
 // them, payload bytes that no compressor or deduplication can shrink, and a
 // directory that goes away.
 #ifndef RANKPROBE_TESTS_BENCH_LOAD_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another process of this machine has used so far, as /proc has it. Any thread.
+// Resource usage of another process of this machine, from /proc. Any thread.
 // Failure: 0 of what is not there.
 #ifndef RANKPROBE_TESTS_BENCH_PROCESS_USAGE_H_
 #define RANKPROBE_TESTS_BENCH_PROCESS_USAGE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client waits for an answer about a long run: RPCs to a running
+// Latency of questions about a long run: RPCs to a running
 // collector, each read to its end, over the runs that bench_archive makes.
 //   bench_query HOST:PORT ROUNDS [QUESTION..]   default: all questions
 // Prints of each question

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an object store gives whoever only reads it; prints one JSON object.
+// Read throughput of an object store; prints one JSON object.
 //   bench_objects URL             all objects, one after the other, by 8 MiB
 //   bench_objects URL DIRECTORY   the same into files there
 // The credentials are those of the environment (docs/scale.md).

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""How well --retention-bytes holds while a rank writes.
+"""Accuracy of --retention-bytes while a rank writes.
 
     tests/bench/retention_limit.py [--seconds 60] [--megabytes-per-second 36] [--limit-mib 200]
 

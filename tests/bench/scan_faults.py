@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How well `rankprobe scan` finds planted faults: detection, steps until then, false alarms.
+"""Planted faults that `rankprobe scan` finds: detection, steps until then, false alarms.
 
     scan_faults.py [--seeds N] [--steps N] [--clean N]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the processor does behind the training thread in a recorded step: the agent's other threads, and the collector.
+"""Processor time behind the training thread in a recorded step: the agent's other threads, and the collector.
 
     step_cpu.py BUILD_DIR [--case cnn_L1] [--steps N]
 

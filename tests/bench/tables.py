@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a run is read as a table, and how large it is: docs/performance.md, "Questions about a long run".
+"""Speed and size of a run that is read as a table: docs/performance.md, "Questions about a long run".
 
 python tests/bench/tables.py [STEPS]     with pyarrow, RANKPROBE_BIN_DIR or a build tree, and PYTHONPATH
 """

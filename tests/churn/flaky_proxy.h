@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCP proxy on loopback that cuts connections when told to. One thread.
+// A TCP proxy on loopback that cuts connections on command. One thread.
 // Ownership: the test's. Threads: Cut from any; the rest from one.
 #ifndef RANKPROBE_TESTS_CHURN_FLAKY_PROXY_H_
 #define RANKPROBE_TESTS_CHURN_FLAKY_PROXY_H_

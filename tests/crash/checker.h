@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the archive with what the agents were told.
+// Compares the archive with the answers that the agents received.
 // Not thread-safe. Failure: a list of differences for a person.
 #ifndef RANKPROBE_TESTS_CRASH_CHECKER_H_
 #define RANKPROBE_TESTS_CRASH_CHECKER_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the crash oracle's agents record: a pure function of (seed, rank, step),
+// Records of the crash oracle's agents: a pure function of (seed, rank, step),
 // so that the checker knows every byte that must be in the archive.
 #ifndef RANKPROBE_TESTS_CRASH_WORKLOAD_H_
 #define RANKPROBE_TESTS_CRASH_WORKLOAD_H_

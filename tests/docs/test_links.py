@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What documents and comments refer to is there: links, sections, files, environment variables."""
+"""Targets of documents and comments exist: links, sections, files, environment variables."""
 
 from __future__ import annotations
 

@@ -39,12 +39,13 @@ def faults(text: str) -> list[str]:
     return [f"{m[0]}: {' '.join(text[max(0, m.start() - 40):m.end() + 30].split())}" for m in BANNED.finditer(text)]
 
 
-def headers() -> Iterator[tuple[str, str]]:
-    """The first sentence of each header of the product."""
-    for name in subprocess.run(["git", "ls-files", "*.h"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split():
-        if name.startswith("tests/") or "/testing/" in name:
-            continue
-        lines = [line[3:] for line in re.match(r"(?://.*\n)*", (ROOT / name).read_text())[0].splitlines() if "SPDX" not in line]
+def openings() -> Iterator[tuple[str, str]]:
+    """The first sentence of each source file that begins with a comment or a docstring."""
+    patterns = [f"*.{suffix}" for suffix in ("cc", "h", "py", "sh", "ts", "tsx")]
+    for name in subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split():
+        text = re.sub(r"\A(?:#!.*\n)?(?:(?:#|//) SPDX.*\n)?", "", (ROOT / name).read_text())
+        quoted = re.match(r'"""((?s:.*?))"""', text)
+        lines = quoted[1].splitlines() if quoted else [line.lstrip("/# ") for line in re.match(r"(?:(?://|#(?!include)).*\n)*", text)[0].splitlines()]
         yield name, re.split(r"(?<=[.:;])\s", " ".join(lines))[0]
 
 
@@ -87,8 +88,10 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 600
 
 
-def test_headers_say_what_a_thing_is() -> None:
-    wrong = [f"{name}: {said}" for name, said in headers() if RIDDLE.match(said) or faults(said)]
+def test_the_first_sentence_of_a_file_says_what_it_is() -> None:
+    files = dict(openings())
+    assert len(files) > 1000
+    wrong = [f"{name}: {said}" for name, said in files.items() if RIDDLE.match(said) or (name.endswith(".h") and faults(said))]
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank says lies where in the memory that it has handed over.
+// Fuzz target: the offsets that a rank sends of the memory that it has shared.
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 #include <unistd.h>

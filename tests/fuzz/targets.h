@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzzer drives: each takes any bytes and must neither crash, nor leak,
+// Fuzz targets: each takes any bytes and must neither crash, nor leak,
 // nor use more memory than the bytes warrant. libFuzzer runs one per binary;
 // fuzz_smoke runs all of them on made-up inputs as a test.
 #ifndef RANKPROBE_TESTS_FUZZ_TARGETS_H_

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What survives a kill -9: acked evidence does, and training never stops."""
+"""Kills by SIGKILL: acknowledged records survive, and training never stops."""
 
 import signal
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What asks a store when it starts: one that does not keep create-if-absent is refused before a rank can come, by whoever
+"""Probes of a store at the start: one that does not keep create-if-absent is refused before a rank can come, by whoever
 would decide something in it. The racers are those of collector/object_store/store_probe."""
 
 from __future__ import annotations

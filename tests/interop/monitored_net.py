@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts of the monitors' tests train, beside the real msprobe and beside us."""
+"""Training of the monitors' tests, for the real msprobe and for rankprobe."""
 
 # Of a script that has imported torch.
 NET = """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scenario is, and those there are: name to Scenario, filled by @scenario."""
+"""Registry of scenarios: name to Scenario, filled by @scenario."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs no build: format, include graph, complexity, shellcheck, ruff, mypy, tsc, eslint and the unit tests of the page's logic.
+# Checks that need no build: format, include graph, complexity, shellcheck, ruff, mypy, tsc, eslint and the unit tests of the page's logic.
 #   tests/lib/gates.sh [GATE..]
 # A gate that was clean is not run again before a file of its changes; what they know of earlier runs and their tools lie in
 # ${XDG_CACHE_HOME:-~/.cache}/rankprobe. mypy reads the types of the tests' PyTorch,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies behind the front end is that of every other: attaching, switches, ledger, spool, triggers, configs."""
+"""The MindSpore front end has what every other has: attaching, switches, ledger, spool, triggers, configs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a wheel holds, and what it does beside others' copies of the same libraries.
+"""Contents of a wheel, and its behaviour beside other copies of the same libraries.
 
 Run by tests/stages/package.sh, with RANKPROBE_WHEEL (a file) and
 RANKPROBE_WHEEL_PYTHON (an interpreter that has the wheel, grpcio, protobuf,

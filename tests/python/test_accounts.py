@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank says that it lost, what the collector's ledger says and what the manifest of an export says are one
+"""The losses that a rank reports, those of the collector's ledger and those of an export's manifest are one
 account, whatever happened to the connection."""
 
 from __future__ import annotations

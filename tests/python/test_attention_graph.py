@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads of a language model's attention out of the graph of its loss: without a collector."""
+"""Task monitor's reading of a language model's attention in the graph of its loss: without a collector."""
 
 from __future__ import annotations
 

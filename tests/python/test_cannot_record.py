@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be recorded does not end the training: one line, no traceback, every call of the debugger a no-op."""
+"""A program that cannot be recorded is not ended: one line, no traceback, every call of the debugger a no-op."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe config_check -d` makes of odd files, and what of settings it tells nobody."""
+"""Odd files for `rankprobe config_check -d`, and settings that it does not disclose."""
 
 from __future__ import annotations
 

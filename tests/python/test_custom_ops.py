@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What config.json and custom_wrap_ops.yaml have recorded beside PyTorch's own functions, and what msprobe's config has that is not here."""
+"""Functions that config.json and custom_wrap_ops.yaml add to PyTorch's own, and what msprobe's config has that is not here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deploy/ and packaging/ hold, as far as it shows without building: manifests say
+"""Contents of deploy/ and packaging/, as far as they can be tested without building: manifests say
 the flags that the collector has, the Slurm script runs a job to its export, shell scripts are
 clean. Images, clusters, wheels and Debian packages: the stages containers and package."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first commands answer a user who is new: of a name that was used twice, of a job without a collector of its own,
+"""First answers to a new user: about a name that was used twice, of a job without a collector of its own,
 of replicas that parted."""
 
 from __future__ import annotations

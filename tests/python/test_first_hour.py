@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user who is new meets: a config with a fault, a name with a slip, nobody who answers."""
+"""First mistakes of a new user: a config with a fault, a mistyped name, no collector."""
 
 from __future__ import annotations
 

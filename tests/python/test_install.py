@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cmake --install` gives a C++ program: find_package(rankprobe) and pkg-config, from a prefix of its own."""
+"""Contents of `cmake --install` for a C++ program: find_package(rankprobe) and pkg-config, from a prefix of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who plants a private collector's directory in a dump_path that he may write runs no program of his, and gets no record."""
+"""A planted directory of a private collector in a writable dump_path runs no program, and gets no record."""
 
 import fcntl
 import json

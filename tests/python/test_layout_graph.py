@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads out of the graph of a loss of places that mix, of targets and of layers: each fault, and what sound programs do
+"""Task monitor's reading of mixed places, targets and layers in the graph of a loss: each fault, and what sound programs do
 that looks like it."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads out of a loss's graph, and the buffers that it records: without a collector."""
+"""Task monitor's reading of a loss's graph, and the buffers that it records: without a collector."""
 
 from __future__ import annotations
 

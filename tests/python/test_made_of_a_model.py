@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program makes of a model while it is recorded: pickles, copies, scripts, exports. All are as without us."""
+"""Objects that a program makes of a model while it is recorded: pickles, copies, scripts, exports. All are as without us."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules task monitor finds in evaluation while a model is trained: without a collector."""
+"""Modules in evaluation while a model is trained, found by task monitor without a collector."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads out of the graph of a loss of objectives that cannot be learned: each fault, and what sound programs do that
+"""Task monitor's reading of objectives that cannot be learned in the graph of a loss: each fault, and what sound programs do that
 looks like it."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the schema of a library's operator says of its arguments: buffers that it writes are no inputs to be judged by,
+"""Use of the schema of a library's operator: buffers that it writes are no inputs to be judged by,
 addresses and caches of a server are no data."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads of rotary positions beside an attention: without a collector."""
+"""Task monitor's reading of rotary positions beside an attention: without a collector."""
 
 from __future__ import annotations
 

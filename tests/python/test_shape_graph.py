@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads of shapes out of the graph of a loss: each fault, and what sound programs do that looks like it."""
+"""Task monitor's reading of shapes in the graph of a loss: each fault, and what sound programs do that looks like it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a signal handler of the program raises reaches the program, also when our code runs at that moment."""
+"""Exceptions of the program's signal handlers reach the program, also when our code runs at that moment."""
 
 from __future__ import annotations
 

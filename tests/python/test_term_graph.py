@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor reads of the signs of a loss's terms, and of the casts, images and hooks of its layers."""
+"""Task monitor's reading of the signs of a loss's terms, and of the casts, images and hooks of its layers."""
 
 from __future__ import annotations
 

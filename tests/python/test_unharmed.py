@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recording must never do to the training: other numbers, other errors, a held GIL."""
+"""Harm that recording must not do to a training: other numbers, other errors, a held GIL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program can ask of PyTorch's functions is answered alike, whether a step is recorded or not."""
+"""PyTorch's functions look the same to a program, whether a step is recorded or not."""
 
 from __future__ import annotations
 

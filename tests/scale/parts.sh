@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the scale stage runs, over a store that is there. Sourced behind
+# Parts of the scale stage, over a store that exists. Sourced behind
 # deploy/lib/common.sh and tests/lib/counts.sh by tests/stages/scale.sh, and by
 # tests/integration/test_scale_stage.py, where a directory is the store.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That the figures of several collectors can be measured: all parts of `tests/bench/run.sh --only scale` at a size that says
+"""Smoke test of the benchmark of several collectors: all parts of `tests/bench/run.sh --only scale` at a size that says
 nothing else. Values are not looked at: they are of this machine, busy as it is."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM computed beside what transformers computes of the same tokens with the same weights."""
+"""vLLM beside transformers, for the same tokens with the same weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the simulated processes did and were told, for the judge; and what they
-// recorded: a pure function of rank and step, so that every byte that must be in
+// Actions of the simulated processes, for the judge, and their records: a pure function of rank and step, so that every byte that must be in
 // the archive is known. Not thread-safe.
 #ifndef RANKPROBE_TESTS_SIM_FACTS_H_
 #define RANKPROBE_TESTS_SIM_FACTS_H_

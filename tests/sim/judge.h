@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the archive with what the ranks and the operator were told, by the
+// Compares the archive with the answers to the ranks and the operator, by the
 // rules of tests/crash/checker.h and tests/churn: what was acknowledged is there
 // once, bit by bit; what is missing the ledger names, and it adds up; one epoch
 // is one plan, and begins at the step that was announced or later under a name.

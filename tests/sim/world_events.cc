@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to the simulated job: switches of the operator, and what the seed
+// Events of the simulated job: switches of the operator, and what the seed
 // breaks.
 #include <algorithm>
 #include <iterator>

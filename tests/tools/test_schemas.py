@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command prints with --json fits the schema that `rankprobe schema` prints of it, by the package jsonschema of PyPI."""
+"""The output of every command with --json fits the schema that `rankprobe schema` prints of it, by the package jsonschema of PyPI."""
 
 from __future__ import annotations
 

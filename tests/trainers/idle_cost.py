@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What RankprobeCallback costs a step of transformers.Trainer that records nothing: a program, no test.
+"""Cost of RankprobeCallback in a step of transformers.Trainer that records nothing: a program, no test.
 
     PYTHONPATH=build/release/python build/venv-trainers/bin/python tests/trainers/idle_cost.py [STEPS]
 

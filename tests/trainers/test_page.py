@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/trainers.md and docs/debug-mode.md tell to type is typed."""
+"""The commands of docs/trainers.md and docs/debug-mode.md are run as they are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of graphs stand on: a directory with databases of the real msprobe, our own, and dumps; `rankprobe view --root` over
+"""Fixtures of the tests of graphs: a directory with databases of the real msprobe, our own, and dumps; `rankprobe view --root` over
 it without a collector; and what is asked of a page."""
 
 from __future__ import annotations

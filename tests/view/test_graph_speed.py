@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a graph of 100,000 nodes a side is, in Chromium. Budgets are printed with what was measured, and a missed one as missed
+"""Speed of a graph of 100,000 nodes a side, in Chromium. Budgets are printed with what was measured, and a missed one as missed
 (docs/view.md has a run's figures with its conditions); only ten times a budget fails, for machines differ."""
 
 from __future__ import annotations

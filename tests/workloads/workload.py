@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a workload is: a program of public packages, the Watch around its steps, and the training that most have."""
+"""A workload: a program of public packages, the Watch around its steps, and the training that most have."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether ranks are recording: a plan for a number of steps remains the run's plan after these steps.
+// Recording state of ranks: a plan for a number of steps remains the run's plan after these steps.
 import { int } from "./format";
 import type { AgentInfo, GetConfigResponse } from "./messages";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long each kind of collector is waited for, on a clock that only the
+// Waits for each kind of collector, on a clock that only the
 // questions advance.
 #include "agent/runtime/queue/byte_budget.h"
 

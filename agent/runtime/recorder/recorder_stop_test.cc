@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the end of a step waits for a collector, with a manual clock.
+// Waits of the end of a step for a collector, with a manual clock.
 #include <memory>
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session reports about a connected, silent collector, for which
+// Reports of a session about a connected, silent collector, for which
 // collector the end of a step waits, and what is sent at the end.
 #include <grpcpp/grpcpp.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What recording adds to a training step on a GPU, what crosses PCIe and how often the device is waited for.
+"""Cost of recording in a training step on a GPU: time, bytes over PCIe and waits for the device.
 
     gpu.py [--modes eager,compiled,compiled_graphs,captured] [--cases off,L0,L1,mix,msprobe_L0,..]
            [--launches N] [--turns N] [--steps N] [--layers N] [--width N] [--heads N] [--batch N] [--length N]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What rankprobe, attached and off, adds to a step of a compiled model (wanted: at most 1.01 times the step).
+"""Cost of rankprobe, attached and off, in a step of a compiled model (wanted: at most 1.01 times the step).
 
     compiled.py [--launches N] [--turns N] [--steps N] [--how whole,blocks]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a gigabyte of tensors, a call, a module and a step cost by themselves, whatever the BLAS below the plain step.
+"""Cost of a gigabyte of tensors, a call, a module and a step, whatever the BLAS below the plain step.
 
     fit.py [--shapes SHAPE ...] [--launches N] [--rounds N] [--steps N] [--malloc steady|default]
 

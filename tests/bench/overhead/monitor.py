@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What task monitor adds to a training: plain, attached and off, monitored.
+"""Cost of task monitor in a training: plain, attached and off, monitored.
 
     monitor.py [--launches N] [--turns N] [--steps N] [--tools plain,off,every50,every1,msprobe1,ours1]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What recording adds to a training step: plain, msprobe, rankprobe.
+"""Cost of recording in a training step: plain, msprobe, rankprobe.
 
     overhead.py [--models transformer,cnn] [--cases L0,L1,mix,L1+md5,L1+tensor]
                 [--launches N] [--rounds N] [--steps N] [--tools msprobe,rankprobe]

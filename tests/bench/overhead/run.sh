@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What recording adds to a PyTorch training step: plain, msprobe, rankprobe at
+# Cost of recording in a PyTorch training step: plain, msprobe, rankprobe at
 # each level, beside the time to read the distinct tensors once. One command
 # from a bare clone; arguments go to overhead.py:
 #   ./tests/bench/overhead/run.sh

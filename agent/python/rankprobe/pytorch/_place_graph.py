@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where rotary positions begin, beside what the attention sees, in the graph of a loss before its backward.
+"""Start of rotary positions, and the positions that the attention sees, in the graph of a loss before its backward.
 
 Positions that begin again within a row say that another document begins there, and positions that begin at 0 on a rank whose first token sees
 earlier ones say that its part of a sequence was counted by itself. Read from tensors that the graph saves for the backward. Calls no code of the
