@@ -142,6 +142,7 @@ Manual CliManual() {
       {"--after", "ID"},
       {"--html", "FILE"},
       {"--job", "N"},
+      {"--reference", "DUMP"},
       {"--reference-job", "N"},
       {"--rounds", "N"},
       {"--output", "DIR"},
