@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules about what the attention of a language model sees, from what the monitor reads out of
-// the graph of the first losses.
+// Rules about the tokens that the attention of a language model sees, from what
+// the monitor reads in the graph of the first losses.
 #include <algorithm>
 #include <cmath>
 #include <optional>

@@ -173,7 +173,8 @@ class ScatteredWrong : public PartsRule {
   }
 };
 
-// Parts of a sequence that are one part: scattered by a wrong rank.
+// Ranks gather equal tensors as the parts of a sequence: a wrong rank scattered
+// them.
 class CopiesGathered : public CollectiveRule {
  public:
   absl::string_view name() const override { return "copies-gathered"; }
@@ -181,7 +182,8 @@ class CopiesGathered : public CollectiveRule {
     return "communication, activations";
   }
   absl::string_view twin() const override {
-    return "parts that differ; copies that no module takes side by side, such "
+    return "parts that differ; copies whose concatenation no module takes, "
+           "such "
            "as metrics; copies that are gathered on purpose: worth a look, no "
            "fault";
   }
@@ -213,7 +215,7 @@ class CopiesGathered : public CollectiveRule {
       ranks = members.size();
     }
     if (steps.size() < kLeast) return std::nullopt;
-    // Copies side by side.
+    // The norm of a concatenation of copies.
     const double grown = std::sqrt(static_cast<double>(ranks));
     const std::string taken_by =
         TakenBy(input.ranks[0], steps, [&](const RankCell& cell, size_t i) {
@@ -232,8 +234,8 @@ class CopiesGathered : public CollectiveRule {
     finding.what = absl::StrCat(
         "the ranks gather ", ranks, " copies of one tensor in each of ",
         steps.size(), " steps, and ", taken_by,
-        " takes them side by side: all ranks have the same part. It was "
-        "scattered by the rank in a wrong group, or not scattered");
+        " takes their concatenation: all ranks have the same part. A rank of "
+        "the wrong group scattered it, or no rank did");
     return finding;
   }
 

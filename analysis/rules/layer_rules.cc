@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@
 namespace rankprobe::analysis {
 namespace {
 
-// A normalization over one number gives its bias whatever comes in.
+// A normalization over one number has its bias as output, whatever its input is.
 class OutputConstant : public RankRule {
  public:
   absl::string_view name() const override { return "output-constant"; }
@@ -52,11 +53,10 @@ class OutputConstant : public RankRule {
         if (input.ranks.size() > 1) finding.rank = rank.rank;
         finding.name = absl::StrCat(module, ".forward.0.output.0");
         finding.what = absl::StrCat(
-            "the gradient of the weight of this layer is 0 or rounding in each "
-            "step, and "
-            "that of its bias is not: it gives its bias for all inputs. It "
-            "normalizes over one number: a group for each channel of [batch, "
-            "channels], or a layer of one feature");
+            "the gradient of the weight of this layer is 0 or a rounding error "
+            "in each step, and that of its bias is not: its output is the bias "
+            "for every input. It normalizes over one number: a group for each "
+            "channel of [batch, channels], or a layer of one feature");
         return {finding};
       }
     }
@@ -252,8 +252,8 @@ class InputRescaled : public RankRule {
             "the data that this layer takes are within ",
             SpreadOf(cells[*since]), " from this step on, and were within ",
             SpreadBefore(cells, *since),
-            " before: samples are normalized more than once, as by "
-            "__getitem__ in place in the data set, in each epoch");
+            " before: samples are normalized more than once, such as by a "
+            "__getitem__ that changes the data set in place in each epoch");
         return {finding};
       }
     }
@@ -261,7 +261,7 @@ class InputRescaled : public RankRule {
   }
 
  private:
-  static constexpr size_t kLeast = 4;  // steps before and behind the change
+  static constexpr size_t kLeast = 4;  // steps before and after the change
   static constexpr double kLeastFactor = 20;
 
   // "Module.conv1.Conv2d.forward.0.input.0" of a trained layer whose input has
@@ -296,16 +296,21 @@ class InputRescaled : public RankRule {
       if (IsFinite(cells[i]) && SpreadOf(cells[i]) > 0)
         spreads.emplace_back(i, SpreadOf(cells[i]));
     }
-    const auto less = [](const auto& a, const auto& b) {
-      return a.second < b.second;
-    };
-    for (size_t k = kLeast; k + kLeast <= spreads.size(); ++k) {
-      const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(k);
-      const auto before = std::minmax_element(spreads.begin(), middle, less);
-      const auto behind = std::minmax_element(middle, spreads.end(), less);
-      if (behind.second->second * kLeastFactor < before.first->second ||
-          before.second->second * kLeastFactor < behind.first->second)
-        return middle->first;
+    // Of each step: the smallest and the largest spread from it to the last one.
+    std::vector<std::pair<double, double>> after(spreads.size());
+    for (size_t k = spreads.size(); k-- > 0;) {
+      const double spread = spreads[k].second;
+      const auto& next =
+          k + 1 < after.size() ? after[k + 1] : std::pair(spread, spread);
+      after[k] = {std::min(spread, next.first), std::max(spread, next.second)};
+    }
+    double smallest = std::numeric_limits<double>::infinity(), largest = 0;
+    for (size_t k = 0; k + kLeast <= spreads.size(); ++k) {
+      if (k >= kLeast && (after[k].second * kLeastFactor < smallest ||
+                          largest * kLeastFactor < after[k].first))
+        return spreads[k].first;
+      smallest = std::min(smallest, spreads[k].second);
+      largest = std::max(largest, spreads[k].second);
     }
     return std::nullopt;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules about the origin of the optimizer's gradients: it must be what the
-// backward of this step left in this parameter, on all ranks.
+// Rules about the origin of the optimizer's gradients: each must be what the
+// backward of its step left in its parameter, on all ranks.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -313,9 +313,13 @@ class GradientsMismatched : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
+    Gradients before = GradientsOf(input.ranks[0]);
     for (size_t r = 1; r < input.ranks.size(); ++r) {
-      for (RankFinding& one : LookAt(input, input.ranks[r - 1], input.ranks[r]))
+      Gradients own = GradientsOf(input.ranks[r]);
+      for (RankFinding& one :
+           LookAt(input, input.ranks[r - 1], before, input.ranks[r], own))
         KeepEarliest(std::move(one), &found);
+      before = std::move(own);
     }
     if (!found.has_value()) return {};
     return {*std::move(found)};
@@ -328,27 +332,40 @@ class GradientsMismatched : public RankRule {
     size_t steps = 0, first = 0;
   };
   using Key = std::tuple<double, double, double, double>;
+  // By parameter.
+  using Gradients = std::map<std::string, const std::vector<RankCell>*>;
+
+  static Gradients GradientsOf(const RankSeries& rank) {
+    Gradients gradients;
+    for (const std::string& parameter : ParametersOf(rank)) {
+      const auto* const cells = rank.Of("Parameter", parameter, "grad");
+      if (cells != nullptr) gradients.emplace(parameter, cells);
+    }
+    return gradients;
+  }
 
   static std::vector<RankFinding> LookAt(const RankInput& input,
                                          const RankSeries& one,
-                                         const RankSeries& other) {
+                                         const Gradients& of_one,
+                                         const RankSeries& other,
+                                         const Gradients& of_other) {
     std::map<std::pair<std::string, std::string>, Pair> pairs;
     std::map<std::string, size_t> with_gradient;
-    const std::vector<std::string> of_one = ParametersOf(one);
-    const std::vector<std::string> of_other = ParametersOf(other);
     for (size_t i = 0; i < input.steps.size(); ++i) {
       std::map<Key, std::string> known;
-      for (const std::string& parameter : of_one) {
-        const RankCell* const cell = GradientAt(one, parameter, i);
-        if (cell != nullptr) known.emplace(KeyOf(*cell), parameter);
+      for (const auto& [parameter, cells] : of_one) {
+        if (IsDistinct((*cells)[i]))
+          known.emplace(KeyOf((*cells)[i]), parameter);
       }
-      for (const std::string& parameter : of_other) {
-        const RankCell* const cell = GradientAt(other, parameter, i);
-        if (cell == nullptr) continue;
+      for (const auto& [parameter, cells] : of_other) {
+        const RankCell& cell = (*cells)[i];
+        if (!IsDistinct(cell)) continue;
         ++with_gradient[parameter];
-        const RankCell* const own = GradientAt(one, parameter, i);
-        if (own != nullptr && AreEqual(*own, *cell)) continue;
-        const auto it = known.find(KeyOf(*cell));
+        const auto own = of_one.find(parameter);
+        if (own != of_one.end() && IsDistinct((*own->second)[i]) &&
+            AreEqual((*own->second)[i], cell))
+          continue;
+        const auto it = known.find(KeyOf(cell));
         if (it == known.end() || AreTied(one, it->second, other, parameter, i))
           continue;
         Pair& pair = pairs[{parameter, it->second}];
@@ -389,15 +406,10 @@ class GradientsMismatched : public RankRule {
            AreEqual((*a)[step], (*b)[step]);
   }
 
-  // Null where it is 0, or one number.
-  static const RankCell* GradientAt(const RankSeries& rank,
-                                    const std::string& parameter, size_t step) {
-    const auto* const cells = rank.Of("Parameter", parameter, "grad");
-    if (cells == nullptr || !IsFinite((*cells)[step]) ||
-        (*cells)[step].norm == 0 ||
-        (*cells)[step].largest == (*cells)[step].smallest)
-      return nullptr;
-    return &(*cells)[step];
+  // Whether equal numbers mean the same gradient: it is not 0 and has several
+  // values.
+  static bool IsDistinct(const RankCell& cell) {
+    return IsFinite(cell) && cell.norm != 0 && cell.largest != cell.smallest;
   }
   static Key KeyOf(const RankCell& cell) {
     return {cell.norm, cell.mean, cell.largest, cell.smallest};

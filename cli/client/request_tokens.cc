@@ -13,6 +13,7 @@
 #include "analysis/calls/call_place.h"
 #include "cli/client/card_sections.h"
 #include "common/base/status_macros.h"
+#include "common/config/trigger_spec.h"
 #include "common/detect/token_checks.h"
 #include "common/records/request_names.h"
 #include "common/text/counted.h"
@@ -66,12 +67,12 @@ void ReadTokens(const JsonValue& section, const std::string& request,
 }
 
 // The tokens from the first one of the request on that follow each other, at
-// most as many as a rule takes.
+// most kMaxReferenceTokens.
 std::vector<RequestToken> FirstTokens(const Tokens& tokens) {
-  constexpr size_t kMostTokens = 1024;
   std::vector<RequestToken> run;
   for (const auto& [index, token] : tokens) {
-    if (index != static_cast<int64_t>(run.size()) || index == kMostTokens)
+    if (index != static_cast<int64_t>(run.size()) ||
+        index == kMaxReferenceTokens)
       break;
     run.push_back(token);
   }

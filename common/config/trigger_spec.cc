@@ -195,8 +195,7 @@ class Checker {
           answer.request().size() > kMaxRequestBytes)
         Fault(absl::StrCat(where, ".request"), answer.request().substr(0, 64),
               "1 to 256 bytes");
-      if (answer.ids().empty() ||
-          static_cast<uint32_t>(answer.ids_size()) > kMaxTokensInARow)
+      if (answer.ids().empty() || answer.ids_size() > kMaxReferenceTokens)
         Fault(absl::StrCat(where, ".ids"), answer.ids_size(),
               "1 .. 1024 tokens, which `triggers set --reference DUMP` reads");
       if (answer.ids_size() != answer.logprobs_size())

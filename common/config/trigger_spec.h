@@ -17,6 +17,8 @@ namespace rankprobe {
 
 // Event.rule of the answers to a request that an operator flags.
 inline constexpr char kFlagRule[] = "flag";
+// Tokens of an answer of TokenReference, at most.
+inline constexpr int kMaxReferenceTokens = 1024;
 
 // INVALID_ARGUMENT lists every fault: field, value, legal values.
 absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted);

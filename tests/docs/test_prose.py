@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain words: documents, help, messages and the first sentence of each header use standard terms, one idea a bullet."""
+"""Plain words: documents, help, messages and the first sentence of each source file use standard terms, one idea a bullet."""
 
 from __future__ import annotations
 
