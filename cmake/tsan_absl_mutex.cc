@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells ThreadSanitizer about absl::Mutex, which Debian's library was built
+// Describes to ThreadSanitizer absl::Mutex, which Debian's library was built
 // without it: without this every guarded access looks like a race. Linked into
 // programs of the tsan preset only. The functions here come before the
 // library's own and call them.

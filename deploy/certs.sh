@@ -3,7 +3,7 @@
 # A working set of certificates and tokens, for tests and for a first try:
 #   deploy/certs.sh DIRECTORY [HOST_OR_IP..]
 # makes in DIRECTORY
-#   ca.pem                      vouches for all below (ca.key: keep it away)
+#   ca.pem                      signs all below (ca.key: keep it offline)
 #   server.pem server.key       the collector, for localhost, 127.0.0.1, ::1 and the names given
 #   agent.pem  operator.pem  viewer.pem  leaf.pem   clients, with their .key; the URI in each names its role
 #   expired.pem expired.key     an operator's that has run out, for tests

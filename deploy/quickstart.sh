@@ -132,7 +132,7 @@ say "Export"
 "$bin/rankprobe" export --run "$run" -o "$out/dump"
 
 say "The tree"
-# One rank whole, the others by number: the trees of all are alike.
+# One rank completely, the others by number: the trees of all are alike.
 (cd "$out" && find dump/step* -mindepth 2 -maxdepth 2 -path '*/rank0/*' | sort |
   while read -r path; do
     if [ -d "$path" ]; then echo "$path/ ($(find "$path" -type f | wc -l) files)"; else echo "$path"; fi

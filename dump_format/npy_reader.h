@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header of a .npy file: NumPy's format 1 to 3, little-endian numbers. Pure
-// functions; nothing of the file is trusted.
+// functions; no part of the file is trusted.
 #ifndef RANKPROBE_DUMP_FORMAT_NPY_READER_H_
 #define RANKPROBE_DUMP_FORMAT_NPY_READER_H_
 

@@ -147,7 +147,7 @@ class Search {
     }
     if (!found.empty() || bad_source) return found;
     // Nothing bad went in, something bad came out: the call itself, unless it
-    // handed on infinities that were meant.
+    // passed infinities on that were meant.
     const bool meant = absl::c_any_of(
         group, [this](size_t i) { return steps_[i].node->meant_infinity; });
     for (const size_t i : group) {

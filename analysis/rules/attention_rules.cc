@@ -293,7 +293,7 @@ class PositionsAlongBatch : public RankRule {
   }
 };
 
-// Rotary positions that begin again where the attention goes on.
+// Rotary positions that begin again where the attention continues.
 class PositionsBeginAnew : public RankRule {
  public:
   absl::string_view needs() const override { return "training"; }

@@ -315,7 +315,7 @@ class BatchRepeated : public RankRule {
           static_cast<int64_t>(calls.size()))
         return std::nullopt;
       if (IsPerturbed(rank, i)) return std::nullopt;
-      // One batch for the whole training is on purpose.
+      // One batch for all of the training is on purpose.
       if (first.has_value() && calls == batches[*first]) return std::nullopt;
       ++steps;
       if (!first.has_value()) first = i;

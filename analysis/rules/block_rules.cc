@@ -187,8 +187,8 @@ bool IsAround(absl::string_view part, absl::string_view name) {
          (name.empty() || absl::StartsWith(name, "."));
 }
 
-// A part of a model whose output goes into others that are trained, and that has
-// no gradient itself. Parts by their names, which say nothing of blocks.
+// A part of a model whose output others take that are trained, and that has
+// no gradient itself. Parts by their names, which do not name blocks.
 class PartsWithoutGradient {
  public:
   PartsWithoutGradient(const RankSeries& rank, const Blocks& blocks)
@@ -259,7 +259,7 @@ class PartsWithoutGradient {
     return absl::StrContains(last, "router") || last == "gate" ||
            last == "gating";
   }
-  // A pooler whose output nobody takes has no gradient, and is not a fault.
+  // A pooler whose output is not used has no gradient, and is not a fault.
   bool IsUsedByTrained(const std::string& part) const {
     const auto outputs = Values(".output.0");
     for (const auto& [taker, input] : Values(".input.0")) {
@@ -311,7 +311,7 @@ class GradientMissing : public BlockRule {
         for (const int64_t number : some) {
           const BlockMember& member = row.at(number);
           const bool is_last = number == row.rbegin()->first;
-          // Nobody takes the second stream behind the last block.
+          // The second stream is not used behind the last block.
           if (is_last && blocks.GivesSeveral(member.block)) continue;
           const bool is_sure = !is_last && blocks.IsTrainedInPart(member.block);
           Keep(Finding(input, member, is_sure,
@@ -369,8 +369,8 @@ class GradientMissing : public BlockRule {
         "not multiply what the experts make, or this is meant");
     return finding;
   }
-  // Adapters in blocks that are recomputed without a graph, for nothing that goes
-  // in requires a gradient.
+  // Adapters in blocks that are recomputed without a graph, because no input of
+  // the block requires a gradient.
   static std::optional<RankFinding> MostMissing(const RankInput& input,
                                                 const RankSeries& rank,
                                                 const Blocks& blocks) {

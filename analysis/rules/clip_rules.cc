@@ -141,7 +141,7 @@ class ClipNorm : public RankRule {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    // One rank of each group of replicas holds the whole model together.
+    // One rank of each group of replicas holds the complete model together.
     std::vector<const RankSeries*> whole;
     for (const auto& group : ReplicasOf(input)) {
       std::optional<RankFinding> early = ClippedBeforeMean(input, group);
@@ -320,7 +320,7 @@ class ClipScaled : public LossScaleRule {
       if (left.size() < kLeast) continue;
       Judge();
       if (!is_small || SpreadOf(scaled) > 1e-3) continue;
-      // Nobody clips at so small a norm on purpose.
+      // So small a limit of the norm is not set on purpose.
       if (SpreadOf(left) < 0.4 && taken > kTooSmall) continue;
       RankFinding finding;
       finding.step = input.steps[*first];

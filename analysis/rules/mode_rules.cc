@@ -236,7 +236,7 @@ class EvaluationInTraining : public RankRule {
   };
 
   // "teacher" of "Module.teacher.2.Dropout": the outermost module around it that
-  // is called. "": it is the whole model.
+  // is called. "": it is the complete model.
   static std::string RootOf(const RankSeries& rank, const std::string& module) {
     const std::string path = module.substr(7, module.rfind('.') - 7);
     for (size_t dot = path.find('.'); dot != std::string::npos;

@@ -238,7 +238,7 @@ class ScheduleEndsEarly : public ScheduleRule {
   static constexpr double kNothing = 1e-4, kLittle = 0.05;
 };
 
-// A sampler that is not told the epoch, or data that begins again behind a resume.
+// A sampler that does not get the epoch, or data that begins again behind a resume.
 class BatchesInOneOrder : public RankRule {
  public:
   absl::string_view name() const override { return "batches-in-one-order"; }
@@ -328,7 +328,7 @@ class BatchesInOneOrder : public RankRule {
       places.push_back(i);
     }
     if (!again.has_value()) return std::nullopt;
-    // One batch for the whole training.
+    // One batch for all of the training.
     if (constant.has_value() &&
         *constant < std::make_pair(again->first, again->second + kLeast))
       return std::nullopt;

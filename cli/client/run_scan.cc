@@ -30,7 +30,7 @@ constexpr size_t kMostRanks = 64;
 absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
                       v1::GridHead* head,
                       absl::FunctionRef<void(const v1::GridRow&)> take) {
-  // The collector goes through the records of the steps, however many.
+  // The collector reads the records of the steps, however many.
   AnswerStream<v1::GridReply> reader(client, /*extra_seconds=*/3600,
                                      &ArchiveStub::QueryGrid, request);
   return ReadGridReply(

@@ -76,7 +76,7 @@ struct DeleteFlags {
 absl::Status Delete(const Globals& globals, const DeleteFlags& flags) {
   v1::DeleteRequest request;
   request.set_run(flags.run);
-  // No steps mean the whole run, here and on the wire: text that is not a list of
+  // No steps mean the complete run, here and on the wire: text that is not a list of
   // steps must not get past this.
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                       ParseRanges("--steps", flags.steps));

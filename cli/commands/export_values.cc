@@ -87,7 +87,7 @@ std::vector<std::string> ValueFormats() {
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code) {
   const Client client(globals);
-  // The collector goes through the records of the steps, however many.
+  // The collector reads the records of the steps, however many.
   AnswerStream<v1::ValuesReply> reader(client, /*extra_seconds=*/86400,
                                        &ArchiveStub::ReadValues,
                                        wanted.request);

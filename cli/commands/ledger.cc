@@ -44,7 +44,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   const Client client(globals);
-  // With details the collector goes through the records of the run, however
+  // With details the collector reads the records of the run, however
   // many there are.
   AnswerStream<v1::StepLedger> reader(client, /*extra_seconds=*/3600,
                                       &ArchiveStub::GetLedger, request);

@@ -398,10 +398,14 @@ absl::Status TriggersSet(const Globals& globals, const TriggersFlags& flags) {
 absl::Status TriggersGet(const Globals& globals, const std::string& named) {
   const Client client(globals);
   v1::GetTriggersRequest request;
-  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
-  RP_ASSIGN_OR_RETURN(const v1::TriggerSpec spec,
-                      client.Ask(&ControlStub::GetTriggers, request));
-  PrintJson(globals.json ? ToJson(spec) : TriggerSpecToJson(spec));
+  // `triggers set --create` may have prepared a run that has no ranks yet.
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(),
+                      ChooseRun(client, named, NewRun::kTake));
+  const auto spec = client.Ask(&ControlStub::GetTriggers, request);
+  if (absl::IsNotFound(spec.status()))
+    RP_RETURN_IF_ERROR(CheckRunIsThere(client, request.run(), ""));
+  RP_RETURN_IF_ERROR(spec.status());
+  PrintJson(globals.json ? ToJson(*spec) : TriggerSpecToJson(*spec));
   return absl::OkStatus();
 }
 

@@ -193,7 +193,7 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   if (flags.over_ranks)
     return PrintOverRanks(globals, request, limit, flags.csv, exit_code);
   const Client client(globals);
-  // The collector goes through the records of the steps, however many.
+  // The collector reads the records of the steps, however many.
   AnswerStream<v1::GridReply> reader(client, /*extra_seconds=*/3600,
                                      &ArchiveStub::QueryGrid, request);
   GridPrinter printer(globals, flags);

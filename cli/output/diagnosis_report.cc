@@ -148,7 +148,7 @@ std::string CallOf(absl::string_view name) {
 }
 
 // "layers.1" of "Update.layers.1.bias.0.debug.update"; "" of the model's own
-// parameter. Nothing of what belongs to no parameter.
+// parameter. It ignores what belongs to no parameter.
 std::optional<std::string> OwnerOf(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "Parameter.") &&
       !absl::ConsumePrefix(&name, "Update.") &&

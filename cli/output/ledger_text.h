@@ -74,7 +74,7 @@ absl::StatusOr<std::string> ReadEndedRanks(
     const std::set<uint64_t>& incarnations = {});
 
 // Requests the ledger of a run and prints the totals. Prints nothing if the
-// archive has nothing of the run yet.
+// archive has no data of the run yet.
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run);
 
 }  // namespace rankprobe

@@ -123,7 +123,7 @@ absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
                               *std::move(frames));
         }
       }));
-  for (const std::string& why : store->Away(options.run, began))
+  for (const std::string& why : store->Unavailable(options.run, began))
     manifest->AddLedger("", AccountAway(why));
   for (const std::string& why : store->Faults(options.run))
     manifest->AddLedger("", AccountFault(why));

@@ -42,7 +42,7 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
                                             const IntSet& steps);
 
 // Returns the entry for a collector that could not be asked
-// (ArchiveReader::Away): what it has is unknown.
+// (ArchiveReader::Unavailable): what it has is unknown.
 v1::StepLedger AccountAway(const std::string& why);
 // Returns the entry for damage in the run's storage (ArchiveReader::Faults).
 v1::StepLedger AccountFault(const std::string& why);

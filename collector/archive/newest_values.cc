@@ -133,7 +133,7 @@ absl::StatusOr<NewestValues> ReadNewestValues(
   const std::vector<Stat> stats(kNewestStats.begin(), kNewestStats.end());
   for (const std::string& run : runs) {
     if (stopped()) {
-      out.whole = false;
+      out.complete = false;
       return out;
     }
     const absl::StatusOr<StepOfProcess> newest = FindNewest(sources, run);
@@ -152,7 +152,7 @@ absl::StatusOr<NewestValues> ReadNewestValues(
             WalkStatistics(sources, selection, stats, stopped, &visitor)
                 .status();
         if (absl::IsCancelled(walked)) {
-          out.whole = false;
+          out.complete = false;
           return out;
         }
         RP_RETURN_IF_ERROR(walked);

@@ -47,7 +47,7 @@ struct NewestValues {
   // bytes.
   uint64_t left_out = 0;
   // False if `stopped` ended the reading.
-  bool whole = true;
+  bool complete = true;
 };
 
 // `patterns` are like QueryGridRequest.match, over outputs of calls and

@@ -65,7 +65,7 @@ TEST_F(NewestValuesTest, EachRankAtItsLastStepThatHasEnded) {
                           "rank1@7 Functional.relu.0.forward.output.0.1 -1"));
   EXPECT_EQ(values_.values[0].numbers[1], 2) << "Max";
   EXPECT_FALSE(values_.values[0].numbers[2].has_value()) << "no Min";
-  EXPECT_TRUE(values_.whole);
+  EXPECT_TRUE(values_.complete);
   EXPECT_EQ(values_.left_out, 0u);
 }
 
@@ -83,7 +83,7 @@ TEST_F(NewestValuesTest, BoundsAreHeldAndSaid) {
   EXPECT_EQ(values_.left_out, 5u);
   stopped_ = true;
   EXPECT_THAT(Ask({""}), IsEmpty());
-  EXPECT_FALSE(values_.whole);
+  EXPECT_FALSE(values_.complete);
 }
 
 TEST_F(NewestValuesTest, FarBackWhereNothingWasRecordedSince) {

@@ -135,7 +135,7 @@ class CommitQueue {
     uint64_t synced = 0;
     // The plan under which each step was begun.
     std::map<int64_t, StepPlan> plan_of_step;
-    // Null if nothing of it was refused because the disk was full. Used by the
+    // Null if no part of it was refused because the disk was full. Used by the
     // commit thread.
     std::shared_ptr<NoRoomPayloads> refused;
     bool removed = false;

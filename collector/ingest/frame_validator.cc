@@ -184,7 +184,7 @@ absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size,
         frame.batch().records_size(), " records of one frame take ", bytes,
         " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
   }
-  // Refused with the reason that its agent gives, which goes into a log line.
+  // Refused with the reason that its agent gives, which is written to the log.
   if (frame.has_undeliverable()) {
     return absl::DataLossError(
         frame.undeliverable().reason().substr(0, kMaxRefusalReasonBytes));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Assigns a payload that several ranks of a run offer at the same time to one
 // upload: the first one; the others wait until it is stored, or the first has
-// ended or has sent nothing of it for a while.
+// ended or has sent no part of it for a while.
 //
 // Ownership: the CommitQueue's. Not thread-safe: guarded by its lock.
 // Failure: a claim that is not fulfilled in time passes to the next upload; an

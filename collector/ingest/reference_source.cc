@@ -40,7 +40,7 @@ std::string Where(const v1::ReferenceRequest& request) {
                          : std::string("a process without a rank"));
 }
 
-// Returns nothing if this process recorded nothing of the step.
+// Returns nothing if this process did not record the step.
 absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadStep(ArchiveReader* archive,
                                                          const StepKey& key,
                                                          size_t max_bytes) {

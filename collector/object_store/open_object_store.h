@@ -5,7 +5,7 @@
 // which outlive it. Failure: INVALID_ARGUMENT, FAILED_PRECONDITION (no libcurl,
 // no credentials), NOT_FOUND (no such directory). Nothing is sent yet.
 //
-// Below a directory no symbolic link is followed, whoever created it. The name
+// Below a directory no symbolic link is followed, whichever user created it. The name
 // of the directory itself may be one, which is followed in each call: a
 // directory may disappear and return (after a remount), and every call is
 // UNAVAILABLE meanwhile.

@@ -61,7 +61,7 @@ std::vector<std::string> AwayTrailer(const std::vector<std::string>& away) {
 std::vector<std::string> NotInAnswer(ArchiveReader* archive,
                                      const std::string& run,
                                      MonotonicTime began) {
-  std::vector<std::string> texts = archive->Away(run, began);
+  std::vector<std::string> texts = archive->Unavailable(run, began);
   for (std::string& fault : archive->Faults(run))
     texts.push_back(std::move(fault));
   return texts;
@@ -255,7 +255,8 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
             }));
         for (v1::StepLedger& ledger : lost)
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
-        for (const std::string& why : archive_->Away(request.run(), began))
+        for (const std::string& why :
+             archive_->Unavailable(request.run(), began))
           RP_RETURN_IF_ERROR(out->Write(AccountAway(why)));
         for (const std::string& why : archive_->Faults(request.run()))
           RP_RETURN_IF_ERROR(out->Write(AccountFault(why)));

@@ -34,7 +34,7 @@ namespace rankprobe {
 class LaneServer {
  public:
   struct Options {
-    // Limit for the memory of one session; nothing of it is mapped or allocated
+    // Limit for the memory of one session; no part of it is mapped or allocated
     // here.
     uint64_t max_bytes = uint64_t{1} << 40;
     // Limit for memory that is kept, including that of ended sessions that is

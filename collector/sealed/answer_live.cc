@@ -127,9 +127,9 @@ absl::Status AnswerRecords(ArchiveReader* store,
     const auto part = parts->RoomFor(ref.digest().size() + 16);
     written = part.status();
     if (!written.ok()) return;
-    v1::LivePayload* const whole = (*part)->add_whole();
-    whole->set_digest(ref.digest());
-    whole->set_length_bytes(ref.length_bytes());
+    v1::LivePayload* const complete = (*part)->add_complete();
+    complete->set_digest(ref.digest());
+    complete->set_length_bytes(ref.length_bytes());
   };
   const absl::Status read =
       store->ForEachRecord(key, [&](const v1::Record& record) -> absl::Status {
@@ -149,7 +149,7 @@ absl::Status AnswerHasPayload(ArchiveReader* store, const std::string& run,
                               const v1::LivePayload& payload, Parts* parts) {
   RP_ASSIGN_OR_RETURN(v1::LiveAnswer* const part, parts->RoomFor(1));
   if (store->HasPayload(run, payload.digest(), payload.length_bytes())) {
-    *part->add_whole() = payload;
+    *part->add_complete() = payload;
   } else {
     part->set_damage(
         store->PayloadDamage(run, payload.digest(), payload.length_bytes()));

@@ -306,8 +306,8 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
   return out;
 }
 
-std::vector<std::string> SealedReader::Away(const std::string& run,
-                                            MonotonicTime since) {
+std::vector<std::string> SealedReader::Unavailable(const std::string& run,
+                                                   MonotonicTime since) {
   absl::MutexLock lock(&mutex_);
   if (!run.empty() || listed_ < since) return {};
   return left_out_;

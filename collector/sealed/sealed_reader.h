@@ -46,7 +46,7 @@ class SealedReader : public ArchiveReader {
  public:
   explicit SealedReader(ObjectStore* store) : store_(store), packs_(store) {}
 
-  // A damaged run is left out, and reported by Away.
+  // A damaged run is left out, and reported by Unavailable.
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
   using ArchiveReader::ListSteps;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
@@ -73,8 +73,8 @@ class SealedReader : public ArchiveReader {
   // replaced.
   std::vector<std::string> Faults(const std::string& run) override;
   // Returns what the last list could not read, for all runs without naming one.
-  std::vector<std::string> Away(const std::string& run,
-                                MonotonicTime since) override;
+  std::vector<std::string> Unavailable(const std::string& run,
+                                       MonotonicTime since) override;
 
   // Reads new entries of the run. This and the next methods return the data of
   // each collector, by the name of its logs, to be merged with data that is not

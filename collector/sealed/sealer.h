@@ -4,7 +4,7 @@
 // (shard_log.h).
 //
 // A step of a process is ready when it is complete and its payloads are
-// complete, or when nothing of it has arrived for quiet_time. Later data makes
+// complete, or when no part of it has arrived for quiet_time. Later data makes
 // a set of its own, an addendum: the records whose orders are in no set before.
 // Sets are limited by block_bytes and block_steps.
 // Ownership: store, object store, file system and clock outlive it. One thread,

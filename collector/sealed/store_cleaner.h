@@ -18,7 +18,7 @@
 //
 // Ownership: store and clock outlive it. One thread. Failure: the store's; what
 // cannot be done now is done by the next pass. Runs are independent: damage is
-// an error at the end of the pass, and nothing of that run is touched.
+// an error at the end of the pass, and no object of that run is touched.
 #ifndef RANKPROBE_COLLECTOR_SEALED_STORE_CLEANER_H_
 #define RANKPROBE_COLLECTOR_SEALED_STORE_CLEANER_H_
 

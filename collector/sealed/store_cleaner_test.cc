@@ -197,13 +197,13 @@ TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
   };
   // What the other entries of its log contain is available.
   EXPECT_EQ(names(), (std::vector<std::string>{"a", "b", "c"}));
-  const std::vector<std::string> said = reader.Away("", MonotonicTime());
+  const std::vector<std::string> said = reader.Unavailable("", MonotonicTime());
   ASSERT_EQ(said.size(), 2u);
   EXPECT_TRUE(absl::StrContains(said[0], stray)) << said[0];
   EXPECT_TRUE(absl::StrContains(said[1], "run \"b\"")) << said[1];
   EXPECT_TRUE(absl::StrContains(said[1], entry)) << said[1];
-  EXPECT_TRUE(reader.Away("a", MonotonicTime()).empty());
-  EXPECT_TRUE(reader.Away("", MonotonicNow()).empty());
+  EXPECT_TRUE(reader.Unavailable("a", MonotonicTime()).empty());
+  EXPECT_TRUE(reader.Unavailable("", MonotonicNow()).empty());
   EXPECT_EQ(reader.ListSteps("b").status(), absl::OkStatus());
 
   const auto of_b = [&] {
@@ -231,7 +231,7 @@ TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
   for (const std::string& key : {entry, stray})
     ASSERT_TRUE(objects_.Delete(key).ok());
   EXPECT_EQ(names(), (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(reader.Away("", MonotonicTime()).empty());
+  EXPECT_TRUE(reader.Unavailable("", MonotonicTime()).empty());
   EXPECT_EQ(Clean(&cleaner, &report), absl::OkStatus());
 }
 

@@ -31,7 +31,7 @@ absl::StatusOr<v1::DeleteReport> DeleteFromStore(
 
 struct ExpiredSteps {
   uint64_t steps = 0;
-  // Nothing of the run is left.
+  // No object of the run is left.
   bool whole_run = false;
 };
 

@@ -57,8 +57,8 @@ void UnitedReader::Miss(const LiveLeaves::Leaf& leaf, const std::string& run,
   missed.last = now;
 }
 
-std::vector<std::string> UnitedReader::Away(const std::string& run,
-                                            MonotonicTime since) {
+std::vector<std::string> UnitedReader::Unavailable(const std::string& run,
+                                                   MonotonicTime since) {
   std::map<std::string, std::string> away;
   {
     absl::MutexLock lock(&mutex_);
@@ -68,7 +68,7 @@ std::vector<std::string> UnitedReader::Away(const std::string& run,
         away[of.first] = missed.why;
     }
   }
-  std::vector<std::string> said = stored_->Away(run, since);
+  std::vector<std::string> said = stored_->Unavailable(run, since);
   for (const auto& [address, why] : away)
     said.push_back(absl::StrCat(why, ": what it has not stored is not here"));
   return said;

@@ -10,7 +10,7 @@
 // the archive is. Of that, infos of steps (kMaxBytes of all leaves) and one
 // step's records are held here. What is deleted in the store is deleted on the
 // leaves as well, whatever they answer. A leaf that does not answer is left out
-// of lists, and Away says so. Data that an earlier list has shown, records and
+// of lists, and Unavailable says so. Data that an earlier list has shown, records and
 // payloads, is read, or the call fails and names the leaf.
 // Ownership: reader and leaves outlive it. Thread-safe; no lock is held while a
 // leaf is asked. Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much
@@ -76,8 +76,8 @@ class UnitedReader : public ArchiveReader {
   std::vector<std::string> Faults(const std::string& run) override {
     return stored_->Faults(run);
   }
-  std::vector<std::string> Away(const std::string& run,
-                                MonotonicTime since) override;
+  std::vector<std::string> Unavailable(const std::string& run,
+                                       MonotonicTime since) override;
 
  private:
   using StepId = std::pair<int64_t, uint64_t>;

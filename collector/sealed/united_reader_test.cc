@@ -99,7 +99,7 @@ TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
     EXPECT_EQ(Infos(&united), Infos(leaf.store.get()));
     EXPECT_EQ(See(&united, "run"), See(leaf.store.get(), "run"));
     EXPECT_EQ(Accounts(&united), Accounts(leaf.store.get()));
-    EXPECT_TRUE(united.Away("run", {}).empty());
+    EXPECT_TRUE(united.Unavailable("run", {}).empty());
     // Page by page, too.
     std::vector<int64_t> steps;
     std::optional<int64_t> after;
@@ -253,7 +253,7 @@ TEST_F(UnitedReaderTest, RunsAreListedWithOneQuestionToEachLeaf) {
   const auto fewer = united.ListRuns();
   ASSERT_TRUE(fewer.ok()) << fewer.status();
   for (const v1::RunInfo& run : *fewer) EXPECT_EQ(run.ranks(), 1u) << run.run();
-  EXPECT_EQ(united.Away("", began).size(), 1u);
+  EXPECT_EQ(united.Unavailable("", began).size(), 1u);
   Close(&a);
   Close(&b);
 }
@@ -279,23 +279,24 @@ TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   // A list without it reports that, and reading what was listed before stays an
   // error.
   const MonotonicTime began = MonotonicNow();
-  EXPECT_TRUE(united.Away("run", began).empty());
+  EXPECT_TRUE(united.Unavailable("run", began).empty());
   EXPECT_EQ(Infos(&united).size(), 1u);
-  ASSERT_EQ(united.Away("run", began).size(), 1u);
-  EXPECT_NE(united.Away("run", began)[0].find("has gone"), std::string::npos);
-  EXPECT_TRUE(united.Away("another run", began).empty());
+  ASSERT_EQ(united.Unavailable("run", began).size(), 1u);
+  EXPECT_NE(united.Unavailable("run", began)[0].find("has gone"),
+            std::string::npos);
+  EXPECT_TRUE(united.Unavailable("another run", began).empty());
   key.step = 2;
   EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
   leaves_.one(*leaf.sealer)->away = "";
   const MonotonicTime again = MonotonicNow();
   EXPECT_EQ(Infos(&united).size(), 3u);
-  EXPECT_TRUE(united.Away("run", again).empty());
+  EXPECT_TRUE(united.Unavailable("run", again).empty());
   EXPECT_EQ(united.ForEachRecord(key, ignore), absl::OkStatus());
   // A part of its list is not a list.
   leaves_.one(*leaf.sealer)->parts = 0;
   const MonotonicTime partly = MonotonicNow();
   EXPECT_EQ(Infos(&united).size(), 1u);
-  EXPECT_EQ(united.Away("run", partly).size(), 1u);
+  EXPECT_EQ(united.Unavailable("run", partly).size(), 1u);
   EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
   Close(&leaf);
 }
@@ -318,7 +319,7 @@ TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
     if (is_stored) ASSERT_EQ(SealAll(b.sealer.get()), absl::OkStatus());
     const MonotonicTime began = MonotonicNow();
     EXPECT_EQ(Infos(&united).size(), 2u);
-    EXPECT_EQ(united.Away("run", began).size(), 1u);
+    EXPECT_EQ(united.Unavailable("run", began).size(), 1u);
     int count = 0;
     EXPECT_EQ(united.ForEachRecord(key,
                                    [&](const v1::Record&) {

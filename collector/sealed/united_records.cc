@@ -14,7 +14,7 @@ absl::Status UnitedReader::RenewStored(const std::string& run) {
 
 void UnitedReader::AddPlaces(const std::string& run, const std::string& leaf,
                              const v1::LiveAnswer& part) {
-  if (part.whole().empty()) return;
+  if (part.complete().empty()) return;
   absl::MutexLock lock(&mutex_);
   const auto known = runs_.find(run);
   if (known == runs_.end()) return;
@@ -22,7 +22,7 @@ void UnitedReader::AddPlaces(const std::string& run, const std::string& leaf,
     for (auto& [name, other] : runs_) other.places.clear();
     places_ = 0;
   }
-  for (const v1::LivePayload& payload : part.whole()) {
+  for (const v1::LivePayload& payload : part.complete()) {
     const auto [place, is_new] = known->second.places.insert_or_assign(
         PayloadId(payload.digest(), payload.length_bytes()), leaf);
     if (is_new) ++places_;
@@ -156,7 +156,7 @@ absl::StatusOr<std::string> UnitedReader::FindLive(const std::string& run,
     const absl::Status status =
         TakeAll(asked.answer.get(), [&](v1::LiveAnswer* part) {
           AddPlaces(run, asked.leaf.name, *part);
-          if (!part->whole().empty()) found = asked.leaf.name;
+          if (!part->complete().empty()) found = asked.leaf.name;
           if (!part->damage().empty()) *damage = part->damage();
           return absl::OkStatus();
         });

@@ -120,14 +120,15 @@ int Rebuild(const StoreOptions& options, FileSystem* file_system,
   const absl::StatusOr<RebuildReport> report =
       RebuildIndex(options, file_system, clock, &StoredDigest);
   if (!report.ok()) return FailToOpen(options.data_dir, report.status());
-  std::printf("%s\n",
-              absl::StrCat(
-                  "rebuilt the index of ", options.data_dir, ": ", report->runs,
-                  " runs, ", report->records, " records, ", report->payloads,
-                  " payloads (", report->payloads_found,
-                  " found again in the segments), ", report->payloads_not_whole,
-                  " incomplete, ", report->damaged_places, " damaged places")
-                  .c_str());
+  std::printf(
+      "%s\n",
+      absl::StrCat("rebuilt the index of ", options.data_dir, ": ",
+                   report->runs, " runs, ", report->records, " records, ",
+                   report->payloads, " payloads (", report->payloads_found,
+                   " found again in the segments), ",
+                   report->incomplete_payloads, " incomplete, ",
+                   report->damaged_places, " damaged places")
+          .c_str());
   for (const std::string& place : report->damaged)
     std::printf("damaged: %s\n", place.c_str());
   return 0;

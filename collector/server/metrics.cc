@@ -139,9 +139,9 @@ void Values(const NewestValues& values, Text* text) {
               "Values that --metrics-values names beyond the most that are "
               "shown.",
               values.left_out);
-  text->Gauge("values_whole",
+  text->Gauge("values_complete",
               "0 when reading the values took too long and some are missing.",
-              values.whole ? 1 : 0);
+              values.complete ? 1 : 0);
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ TEST(MetricsTest, ValuesAreThereWhereSomebodyAskedForThem) {
   values.values = {{0, "Module.f\\c.output.0", {1.5, kInf, -kInf, {}}},
                    {0, "w", {std::nan(""), {}, {}, {}}}};
   values.left_out = 3;
-  values.whole = false;
+  values.complete = false;
   const std::string text = MetricsText(input);
   const std::string place = R"({run="a \"run\"\\n",process="rank0")";
   const std::string fc = R"(,name="Module.f\\c.output.0",statistic=)";
@@ -131,7 +131,7 @@ TEST(MetricsTest, ValuesAreThereWhereSomebodyAskedForThem) {
         absl::StrCat("rankprobe_value", place,
                      R"(,name="w",statistic="Norm"} NaN)", "\n"),
         std::string("rankprobe_values_left_out 3\n"),
-        std::string("rankprobe_values_whole 0\n")}) {
+        std::string("rankprobe_values_complete 0\n")}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("Mean"))) << "what is not there is not 0";

@@ -461,7 +461,7 @@ class ServerImpl final : public Server {
                          [&] { return Until(end) <= absl::ZeroDuration(); });
     if (values.ok()) return *std::move(values);
     NewestValues none;
-    none.whole = false;
+    none.complete = false;
     return none;
   }
   std::string Metrics() {

@@ -59,7 +59,7 @@ class Server {
   virtual std::string page_address() const = 0;
 
   // Says goodbye to agents, takes no more calls, writes and syncs what was
-  // received. Returns false if a call goes on beyond the time for draining: end
+  // received. Returns false if a call lasts beyond the time for draining: end
   // the process then without destroying the server, which would wait for it.
   virtual bool Shutdown() = 0;
 };

@@ -111,8 +111,8 @@ class ArchiveReader {
   // For an archive of several collectors: the collectors that could not be
   // asked for some data of the run (empty: of any run) since then, one line
   // each, for display. The answer lacks the data that only they have.
-  virtual std::vector<std::string> Away(const std::string& /*run*/,
-                                        MonotonicTime /*since*/) {
+  virtual std::vector<std::string> Unavailable(const std::string& /*run*/,
+                                               MonotonicTime /*since*/) {
     return {};
   }
   // Damage and missing data of the run in its storage that does not belong to

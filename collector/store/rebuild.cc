@@ -148,7 +148,7 @@ class Rebuilder {
             return rows.Delete(chunk);
           }));
       if (found.chain.empty()) {
-        ++report_.payloads_not_whole;
+        ++report_.incomplete_payloads;
         RP_RETURN_IF_ERROR(rows.Delete(key));
         continue;
       }

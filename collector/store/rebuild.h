@@ -30,7 +30,7 @@ struct RebuildReport {
   // Payloads among them that the old index did not have.
   uint64_t payloads_found = 0;
   // Payloads that are not finished, or have a damaged chunk.
-  uint64_t payloads_not_whole = 0;
+  uint64_t incomplete_payloads = 0;
   // The first 100 damaged places in the segments, and the number of all.
   std::vector<std::string> damaged;
   uint64_t damaged_places = 0;

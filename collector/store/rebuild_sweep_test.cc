@@ -92,7 +92,7 @@ TEST_F(RebuildTest, WithoutAnIndexThePayloadsAreFound) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->runs, 2u);
   EXPECT_EQ(report->payloads_found, 23u);
-  EXPECT_EQ(report->payloads_not_whole, 1u);
+  EXPECT_EQ(report->incomplete_payloads, 1u);
   ASSERT_EQ(report->damaged.size(), 1u);
   EXPECT_THAT(report->damaged[0], HasSubstr("0000000002.seg at byte"));
   auto store = Open();

@@ -106,7 +106,7 @@ TEST_F(RebuildScopeTest, AreCheckedAgainstTheNamesOfTheRunsPrincipals) {
   const auto report = Rebuild();
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->payloads_found, 6u);
-  EXPECT_EQ(report->payloads_not_whole, 0u);
+  EXPECT_EQ(report->incomplete_payloads, 0u);
   const auto store = OpenStore();
   EXPECT_EQ(Served(store.get(), "run", "alice"), 2u);
   EXPECT_EQ(Served(store.get(), "run", "bob"), 2u);
@@ -127,7 +127,7 @@ TEST_F(RebuildScopeTest, WithoutTheirPrincipalTheyCannotBeChecked) {
   const auto report = Rebuild();
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->payloads_found, 0u);
-  EXPECT_EQ(report->payloads_not_whole, 2u);
+  EXPECT_EQ(report->incomplete_payloads, 2u);
 }
 
 }  // namespace

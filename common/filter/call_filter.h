@@ -25,7 +25,7 @@ enum class Verdict {
   kScope,      // outside the scope window
   kList,       // no list element matches
   kRiskLevel,  // below the plan's risk level
-  kDataMode,   // nothing of this entry is left
+  kDataMode,   // this entry is empty
 };
 
 absl::string_view VerdictName(Verdict verdict);

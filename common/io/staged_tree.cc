@@ -124,7 +124,7 @@ absl::Status StagedTree::ForEachPt(const std::string& root, Fn fn) {
   return absl::OkStatus();
 }
 
-// Moves rank directories back that a killed export had moved away, if nothing
+// Moves rank directories back that a killed export had moved, if nothing
 // has replaced them.
 absl::Status StagedTree::PutBack() {
   const std::string old = temporary_ + "/old";

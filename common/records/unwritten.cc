@@ -51,7 +51,7 @@ UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry) {
   static const auto* const kTable =
       new absl::flat_hash_map<absl::string_view, UnwrittenPlaces>{
           // These write all of the tensor that they are called on, or a
-          // requested part, and read nothing of it.
+          // requested part, and read no part of it.
           {"__setitem__", {kFirst, {}}},
           {"bernoulli_", {kFirst, {}}},
           {"cauchy_", {kFirst, {}}},

@@ -80,10 +80,10 @@ bool Matches(const std::vector<grpc::Slice>& slices, size_t length,
 
 bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
   const std::vector<grpc::Slice> slices = SlicesOf(bytes);
-  const std::optional<uint32_t> told = ChecksumAtEnd(slices);
-  if (!told.has_value() || !Matches(slices, bytes.Length(), *told))
+  const std::optional<uint32_t> stated = ChecksumAtEnd(slices);
+  if (!stated.has_value() || !Matches(slices, bytes.Length(), *stated))
     return false;
-  *crc32c = *told;
+  *crc32c = *stated;
   return true;
 }
 
@@ -111,16 +111,16 @@ grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
   damage_of_thread = false;
   size_t length = bytes->Length();
   const std::vector<grpc::Slice> slices = SlicesOf(*bytes);
-  const std::optional<uint32_t> told = ChecksumAtEnd(slices);
+  const std::optional<uint32_t> stated = ChecksumAtEnd(slices);
   // gRPC passes an empty message if it does not know the flags before the
   // received bytes.
-  if (!told.has_value() || !Matches(slices, length, *told)) {
+  if (!stated.has_value() || !Matches(slices, length, *stated)) {
     damage_of_thread = part == CallPart::kAnswer;
     bytes->Clear();
     return grpc::Status(grpc::StatusCode::DATA_LOSS,
                         "the message was damaged in transit");
   }
-  checksum_of_thread = *told;
+  checksum_of_thread = *stated;
   length -= kChecksumFieldBytes;
   bool parsed = false;
   {

@@ -35,7 +35,7 @@ install_packages() {
     command -v sudo >/dev/null || die "run as root, or install sudo, to apt-get install: ${missing[*]}"
     sudo=(sudo)
   fi
-  # Thousands of lines that nobody reads, unless it fails.
+  # Thousands of lines that are only read if it fails.
   {
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
       "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
@@ -56,7 +56,7 @@ build() {
     if [ ! -f "$RANKPROBE_BUILD_DIR/build.ninja" ]; then
       cmake --preset "$RANKPROBE_PRESET" "${RANKPROBE_CMAKE_ARGS[@]}"
     fi
-    # A header that a package has brought anew may have an older date than what was made of it: clang refuses that.
+    # A header of an upgraded package may have an older date than its precompiled form, which clang refuses.
     [ ! -e /var/lib/dpkg/status ] || find "$RANKPROBE_BUILD_DIR" -name '*.pch' ! -newer /var/lib/dpkg/status -delete
     if [ $# -gt 0 ]; then
       cmake --build "$RANKPROBE_BUILD_DIR" -j "$jobs" --target "$@"

@@ -15,7 +15,7 @@ work=$RANKPROBE_ROOT/build/wheel
 here=$RANKPROBE_ROOT/packaging/wheel
 [ $# -gt 0 ] || set -- python3.11
 
-# What would stop the build after minutes is told before it begins.
+# Reports before the build begins what would stop it after minutes.
 grep -qx VERSION_CODENAME=bookworm /etc/os-release ||
   die "this is not Debian 12 (bookworm), whose archives and sources the wheel is made of; a container or chroot of it does"
 for python in "$@"; do

@@ -290,6 +290,7 @@ def test_check_of_a_program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert check.main(["--update", "--step", "1", *words]) == 0 and "calls of step 1" in capfd.readouterr().out
     assert check.main(["--step", "0", *words]) == 4  # it has other weights
     assert check.main(["--update", *words]) == 0
+    assert "dump.json is at" not in capfd.readouterr().err, "the dump is removed"
     command = [str(harness.BIN / "rankprobe"), "check", *words]
     same = subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, "RANKPROBE_PYTHON": sys.executable})
     assert same.returncode == 0 and "calls have the stored numbers" in same.stdout, same.stdout + same.stderr

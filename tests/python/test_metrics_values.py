@@ -47,7 +47,7 @@ def test_the_newest_values_of_a_live_training_are_those_of_its_export(dump, star
         _train(debugger, net, steps)
         at = re.compile(rf'^rankprobe_value_step{{run="values",process="\w+"}} {last}$', re.MULTILINE)
         text = harness.wait_for(lambda: next((text for text in [_scrape(collector)] if at.search(text)), None), 30, f"values of step {last}")
-        assert "rankprobe_values_whole 1\n" in text and "rankprobe_values_left_out 0\n" in text
+        assert "rankprobe_values_complete 1\n" in text and "rankprobe_values_left_out 0\n" in text
         seen[last] = {(name, statistic): float(value) for _, name, statistic, value in LINE.findall(text)}
     collector.cli("export", "--run", "values", "-o", tmp_path / "out")
     for step, values in seen.items():
@@ -71,5 +71,5 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
     board = json.loads(DASHBOARD.read_text())
     asked = json.dumps([panel["targets"] for panel in board["panels"]]) + json.dumps(board["templating"])
     names = set(re.findall(r"rankprobe_[a-z_]+", asked))
-    assert names == {"rankprobe_value", "rankprobe_value_step", "rankprobe_values_left_out", "rankprobe_values_whole"}
+    assert names == {"rankprobe_value", "rankprobe_value_step", "rankprobe_values_left_out", "rankprobe_values_complete"}
     assert {v["name"] for v in board["templating"]["list"]} == {"datasource", "run", "process", "name", "statistic"}

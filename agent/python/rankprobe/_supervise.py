@@ -213,7 +213,7 @@ class Pause:
 
 
 def _text(error: Exception) -> str:
-    """Returns the message for the user. For an unexpected exception, a traceback goes to the log as well."""
+    """Returns the message for the user. For an unexpected exception, a traceback is logged as well."""
     if isinstance(error, (Failed, OSError)):
         return str(error) or repr(error)
     traceback.print_exception(type(error), error, error.__traceback__)

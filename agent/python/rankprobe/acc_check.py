@@ -7,7 +7,7 @@ Inputs come from the .pt files of a tensor dump, else they are drawn between the
 without an accelerator the check is that of the CPU kernel in float16, bfloat16 or float32 against float64.
 Writes accuracy_checking_result_{time}.csv (a line a call) and accuracy_checking_details_{time}.csv (a line an output).
 -config FILE reads white_list, black_list and error_data_path from the acc_check section of a config.json; what is given
-on the command line goes before it. Files that others can change, of other users, and links are refused without --force.
+on the command line has priority. Files that others can change, of other users, and links are refused without --force.
 --compare DEVICE_details.csv REFERENCE_details.csv weighs what it found on two machines against each other (acc_compare.py).
 """
 

@@ -55,7 +55,7 @@ def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping
 
     The mappings are those of the verb (docs/analysis.md, "Tables" and "Layer mapping"), each a YAML file:
     `layer_mapping` (-lm) pairs the calls of layers of other names by rules, by scope alone when True; `api_mapping`
-    (-am) renames APIs; `cell_mapping` (-cm) renames modules, `data_mapping` (-dm) pairs whole rows. The last two may be
+    (-am) renames APIs; `cell_mapping` (-cm) renames modules, `data_mapping` (-dm) pairs complete rows. The last two may be
     given as a dict, target name to reference name. A layer or data mapping excludes the others and `fuzzy`.
     """
     return _analysis.compare(os.fspath(target), os.fspath(reference), fuzzy, _layers(layer_mapping), _names(cell_mapping),

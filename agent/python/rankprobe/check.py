@@ -34,7 +34,7 @@ def _record(command: Sequence[str], step: int, directory: pathlib.Path, output: 
                                   "level": "mix", "statistics": {"data_mode": ["all"], "summary_mode": "statistics"}}))
     asked = argparse.Namespace(monitor=False, as_msprobe=False, on=True, every=None, collector=None, run=None, config=str(config),
                                on_collector_missing="fail")
-    variables = environment(asked, {k: v for k, v in os.environ.items() if k not in golden.ELSEWHERE})
+    variables = environment(asked, {k: v for k, v in os.environ.items() if k not in golden.ELSEWHERE}) | {"RANKPROBE_TEMPORARY_DUMP": "yes"}
     done = subprocess.run(command, env=variables, check=False, stdout=output)
     return None if done.returncode == 0 else done.returncode if done.returncode > 0 else 128 - done.returncode
 

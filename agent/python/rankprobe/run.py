@@ -38,7 +38,8 @@ def hooked_path(base: dict[str, str]) -> dict[str, str]:
     package = str(pathlib.Path(__file__).resolve().parent.parent)
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_ISOLATE", "RANKPROBE_MONITOR", "RANKPROBE_STDERR"):
+    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_ISOLATE", "RANKPROBE_MONITOR", "RANKPROBE_STDERR",
+                 "RANKPROBE_TEMPORARY_DUMP"):
         out.pop(name, None)
     return out
 

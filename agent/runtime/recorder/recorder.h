@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorder: what front ends make of hook events becomes records. It is the part
 // of every front end that does not use torch. This class is the state machine
-// of steps (docs/formats.md, "start, stop, step"); what is recorded in a step
-// goes to its roles.
+// of steps (docs/formats.md, "start, stop, step"); its roles hold
+// what is recorded in a step.
 //
 // Use, per step of the training loop:
 //   recorder->Start(rank);            ... hooks ...
@@ -90,7 +90,7 @@ class Recorder {
   // throw.
   bool Stop(const std::function<absl::Duration()>& at_most = {});
   void Step();
-  // Whether a step has begun without any call, and nothing of it has been sent.
+  // Whether a step has begun without any call, and none of it has been sent.
   bool StepIsEmpty() const;
   // Called before the end of the process: forgets such a step, which would be
   // in the archive as one that never ended. Returns false if there is none.

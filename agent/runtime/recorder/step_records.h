@@ -39,7 +39,7 @@ class StepRecords {
   // the step of their forward.
   uint64_t generation() const { return generation_; }
   bool begun() const { return begun_; }
-  // Whether the step goes to the flight recorder.
+  // Whether the step is one of the flight recorder.
   bool flight() const { return flight_; }
   // Whether the step is recorded for the collector, not for the flight
   // recorder.
@@ -52,7 +52,7 @@ class StepRecords {
     ++step_;
     ++generation_;
   }
-  // Whether it has begun without any call, and nothing of it has been sent.
+  // Whether it has begun without any call, and none of it has been sent.
   bool IsEmpty() const;
   // Begins the step, or reports other requests in it.
   void Begin(v1::StepRequests requests = {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Budget of bytes and time that recording may still use: 0 all, 1 statistics
-// instead of tensors, 2 checksums only. A step's level never goes down before
+// instead of tensors, 2 checksums only. A step's level never decreases before
 // the step ends; a process' or run's never at all. Not thread-safe: guarded by
 // the TriggerWatcher's lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_EVIDENCE_BUDGET_H_

@@ -27,7 +27,7 @@ bool HasWrapped(PyObject* dict) {
 
 // The two codes have as many free variables.
 bool ExchangeCode(PyFunctionObject* function, PyObject* code) {
-#if PY_VERSION_HEX >= 0x030C0000  // somebody may watch functions
+#if PY_VERSION_HEX >= 0x030C0000  // another tool may watch functions
   if (PyObject_SetAttr(reinterpret_cast<PyObject*>(function), CodeName(),
                        code) == 0)
     return true;

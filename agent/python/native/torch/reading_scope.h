@@ -3,7 +3,7 @@
 // were read is summarised.
 //
 // It releases the GIL, except where that would take longer than the summary: if
-// the values have little memory, and nothing of the call can wait. Ownership:
+// the values have little memory, and no work of the call can wait. Ownership:
 // on the stack. Threads: the GIL is held on entry. Never fails.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_READING_SCOPE_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_READING_SCOPE_H_

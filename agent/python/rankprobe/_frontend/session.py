@@ -109,7 +109,8 @@ class RankSession:
         self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
         # The dump_path to report, "" if there is none yet, and whether it was reported.
-        self._place, self._place_told = "", False
+        # `rankprobe check` removes the dump when it has read it, so that no place is reported.
+        self._place, self._place_told = "", "RANKPROBE_TEMPORARY_DUMP" in os.environ
         self._kept = False
         try:
             with _telling_of_the_collector():

@@ -246,6 +246,6 @@ class RecordedGraphs:
                 self._operators.setup_compilation_env = self._environment
 
     def end_step(self) -> None:
-        """Ends the step; nothing of it is recorded afterwards."""
+        """Ends the step; no part of it is recorded afterwards."""
         self.leave()
         self._calls.forget()

@@ -192,7 +192,7 @@ class ModuleHooks:
         self._hooked: dict[int, weakref.ref[Any]] = {}
         # Whether this object has called _hidden_hooks.hold().
         self._holds = False
-        # Whether a model that is a single layer is recorded. msprobe's layout omits each model itself, so nothing of such a
+        # Whether a model that is a single layer is recorded. msprobe's layout omits each model itself, so no part of such a
         # model would be recorded by module otherwise.
         self.bare_roots = False
         # Names of modules about which a warning was given.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order in which a training calls backward(), gradient clipping and its optimizers.
 
-A clipping behind the optimizer's step changes gradients that are no longer used, and an optimizer that is made anew in each step has no
+A clipping behind the optimizer's step changes gradients that are no longer used, and an optimizer that is made again in each step has no
 averages. A generator of parameters is read, and another one of the same parameters is passed on.
 """
 

@@ -23,7 +23,7 @@ class Steps:
     def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None, cache: Any = None,
                  tokens: Any = None) -> None:
         self._runner, self._model, self._debugger, self._say, self._parts = runner, model, debugger, say, parts
-        # What watches a batch and ends by itself if it fails: the recording goes on.
+        # What watches a batch and ends by itself if it fails: the recording continues.
         self._watches: dict[str, Any] = {"the witness of the KV cache": cache, "the watch of tokens": tokens}
         self._batch = Batch({}, {})
         # Argument of execute_model() until the model's forward begins.

@@ -39,7 +39,7 @@ class TokenWatch:
         self._runner, self._capture = runner, debugger._capture
 
     def numbers(self, logits: Optional[torch.Tensor]) -> Optional[Numbers]:
-        """Takes the logits before the sampler, which may change them. None: nobody asks, or another rank has the logits."""
+        """Takes the logits before the sampler, which may change them. None: they are not requested, or another rank has the logits."""
         if logits is None or not self._capture.wants_tokens:
             return None
         self._capture.enter_quiet()  # Calls of rankprobe on tensors must not be recorded.
