@@ -7,6 +7,10 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxEvents = 10000;
+// How old the collector's knowledge of a rank's step may get while it steps:
+// less than the time that a switch leaves for its messages (kRoundTripNs in
+// collector/control).
+constexpr int64_t kProgressIntervalNs = 50'000'000;
 
 }  // namespace
 
@@ -34,10 +38,9 @@ void EventOutbox::Push(v1::AgentEvent event) {
   Wake();
 }
 
-void EventOutbox::NoteStep(v1::StepProgress progress,
-                           std::optional<v1::PlanApplied> applied,
-                           bool urgent) {
-  urgent = urgent || applied.has_value();
+void EventOutbox::NoteStep(int64_t step, bool dumping, int64_t now_ns,
+                           std::optional<v1::PlanApplied> applied) {
+  bool urgent = applied.has_value();
   {
     absl::MutexLock lock(&mutex_);
     if (applied.has_value()) {
@@ -45,7 +48,12 @@ void EventOutbox::NoteStep(v1::StepProgress progress,
       *event.mutable_applied() = *std::move(applied);
       events_.push_back(std::move(event));
     }
-    progress_ = std::move(progress);
+    urgent = urgent || now_ns - woken_ns_ >= kProgressIntervalNs ||
+             dumping != step_.dumping;
+    if (urgent) woken_ns_ = now_ns;
+    step_ = {step, dumping, now_ns,
+             step_.began_ns > 0 ? now_ns - step_.began_ns : 0};
+    has_progress_ = true;
   }
   if (urgent) Wake();
 }
@@ -67,9 +75,12 @@ bool EventOutbox::Pop(v1::AgentEvent* event) {
     wake_ = true;
     return true;
   }
-  if (!progress_.has_value()) return false;
-  *event->mutable_progress() = *std::move(progress_);
-  progress_.reset();
+  if (!has_progress_) return false;
+  has_progress_ = false;
+  v1::StepProgress* const progress = event->mutable_progress();
+  progress->set_step(step_.step);
+  progress->set_dumping(step_.dumping);
+  progress->set_last_step_ns(step_.last_ns);
   return true;
 }
 

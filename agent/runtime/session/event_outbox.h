@@ -8,6 +8,7 @@
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 
@@ -27,12 +28,12 @@ class EventOutbox {
   // Queues an event that is never dropped: there are few of these, and the
   // collector relies on them.
   void Push(v1::AgentEvent event);
-  // Replaces the progress to report; only the newest matters. `applied`: the
-  // plan that took effect with this step, reported before the progress. Without
-  // `applied` and `urgent`, the progress may wait for the next event or for the
-  // worker's next tick.
-  void NoteStep(v1::StepProgress progress,
-                std::optional<v1::PlanApplied> applied, bool urgent);
+  // A step has begun at `now_ns` on the monotonic clock. Only the newest step is
+  // reported, from time to time: waking the worker costs the step 20 us, so that
+  // others wait for the next event or for the worker's next tick. `applied`: the
+  // plan that took effect with this step, reported at once, before the step.
+  void NoteStep(int64_t step, bool dumping, int64_t now_ns,
+                std::optional<v1::PlanApplied> applied);
   void Stop();
 
   // For the worker: takes the next event. Returns false if there is none.
@@ -49,7 +50,19 @@ class EventOutbox {
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::AgentEvent> events_ ABSL_GUARDED_BY(mutex_);
-  std::optional<v1::StepProgress> progress_ ABSL_GUARDED_BY(mutex_);
+  // The newest step, and whether it is still to be reported. A message is made
+  // only of those that are.
+  struct Step {
+    int64_t step = 0;
+    bool dumping = false;
+    int64_t began_ns = 0;
+    // Duration of the step before; 0 if unknown.
+    int64_t last_ns = 0;
+  };
+  Step step_ ABSL_GUARDED_BY(mutex_);
+  bool has_progress_ ABSL_GUARDED_BY(mutex_) = false;
+  // When the worker was last woken for a step.
+  int64_t woken_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MIN / 2;
 };
 
 }  // namespace rankprobe

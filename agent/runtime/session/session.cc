@@ -27,10 +27,6 @@
 namespace rankprobe {
 namespace {
 
-// How old the collector's knowledge of a rank's step may get while it steps:
-// less than the time that a switch leaves for its messages (kRoundTripNs in
-// collector/control).
-constexpr int64_t kProgressIntervalNs = 50'000'000;
 constexpr size_t kSecretBytes = 32;
 // How long records that are in the file of their rank may stay unsent, so that
 // fast steps are sent together.
@@ -104,14 +100,15 @@ class SessionImpl final : public Session {
     if (Forked()) return {};
     std::optional<v1::PlanApplied> applied;
     ActivePlan active = gate_.BeginStep(step, &applied);
-    NoteStep(step, active.enabled && active.plan != nullptr,
-             std::move(applied));
+    outbox_.NoteStep(step, active.enabled && active.plan != nullptr,
+                     clock_->MonotonicNanos(), std::move(applied));
     return active;
   }
 
   bool BeginIdleStep(int64_t step) override {
     if (Forked() || !gate_.BeginIdleStep(step)) return false;
-    NoteStep(step, /*dumping=*/false, std::nullopt);
+    outbox_.NoteStep(step, /*dumping=*/false, clock_->MonotonicNanos(),
+                     std::nullopt);
     return true;
   }
 
@@ -220,33 +217,10 @@ class SessionImpl final : public Session {
  private:
   bool Forked() const { return fork_guard_.InChild(); }
 
-  void NoteStep(int64_t step, bool dumping,
-                std::optional<v1::PlanApplied> applied)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    const int64_t now = clock_->MonotonicNanos();
-    v1::StepProgress progress;
-    progress.set_step(step);
-    progress.set_dumping(dumping);
-    absl::MutexLock lock(&mutex_);
-    if (step_began_ns_ > 0) progress.set_last_step_ns(now - step_began_ns_);
-    step_began_ns_ = now;
-    // The worker is woken for this only from time to time, because waking it
-    // costs the step 20 us.
-    const bool urgent = now - progress_told_ns_ >= kProgressIntervalNs ||
-                        dumping != told_dumping_;
-    if (urgent) progress_told_ns_ = now;
-    told_dumping_ = dumping;
-    outbox_.NoteStep(std::move(progress), std::move(applied), urgent);
-  }
-
   const SessionOptions options_;
   const Clock* const clock_;
   const ForkGuard fork_guard_;
   PlanSwitcher gate_;
-  absl::Mutex mutex_;
-  int64_t step_began_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t progress_told_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MIN / 2;
-  bool told_dumping_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Declared before the members that wake it, so that it outlives them.
   EventOutbox outbox_;
