@@ -38,8 +38,7 @@ Manual CliManual() {
        {"diagnose", "scan", "overflow_check", "first-divergence",
         "config_check", "compare", "merge_result", "graph_visualize",
         "replicas", "align", "acc_check", "isolate", "check", "mcp"}},
-      {"Keep the archive",
-       {"verify", "delete", "backup", "reindex", "deliver"}},
+      {"Keep the archive", {"verify", "delete", "backup", "deliver"}},
   };
   manual.examples = {
       {"run", {"rankprobe run -- torchrun --nproc-per-node 2 train.py"}},

@@ -131,20 +131,6 @@ absl::Status Backup(const Globals& globals, const BackupFlags& flags) {
   return absl::OkStatus();
 }
 
-absl::Status Reindex(const Globals& globals, const std::string& run) {
-  v1::ReindexRequest request;
-  request.set_run(run);
-  const Client client(globals);
-  RP_ASSIGN_OR_RETURN(
-      const v1::ReindexReport report,
-      client.Act(&ArchiveStub::Reindex, request, kLongestSeconds));
-  if (PrintIf(globals.json, report)) return absl::OkStatus();
-  Print(stdout,
-        "%d of %d rank-steps will be rolled up; the others already are\n",
-        report.queued(), report.rank_steps());
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void RegisterArchiveCommands(const Registry& to) {
@@ -162,14 +148,6 @@ void RegisterArchiveCommands(const Registry& to) {
       ->add_option("--steps", of->steps,
                    "like 0,4-6; all steps of the run if left out")
       ->check(WhyNoRanges);
-
-  const auto [reindex, run] =
-      to.Add<std::string>("reindex",
-                          "roll up the steps of a run that are not rolled up "
-                          "yet; this makes query, "
-                          "scan and tables fast",
-                          Reindex);
-  reindex->add_option("--run", *run, "the run")->required();
 
   const auto [backup, copied] = to.Add<BackupFlags>(
       "backup", "make a consistent copy of the archive, while it is in use",

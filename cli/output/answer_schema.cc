@@ -127,7 +127,6 @@ const std::vector<Answer>& Answers() {
       {"verify", Of<v1::VerifyReport>()},
       {"delete", Of<v1::DeleteReport>()},
       {"backup", Of<v1::BackupReport>()},
-      {"reindex", Of<v1::ReindexReport>()},
       {"deliver", Of<v1::DeliverReport>()},
   };
   return *kAnswers;

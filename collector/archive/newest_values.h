@@ -3,8 +3,7 @@
 // monitor that polls.
 // Threads: may run in several threads at once over one Store.
 // Failure: INVALID_ARGUMENT for an invalid pattern; else the store's first
-// error. A run that does not exist, or is of an older collector and not
-// reindexed, has no values.
+// error. A run that does not exist has no values.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_NEWEST_VALUES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_NEWEST_VALUES_H_
 

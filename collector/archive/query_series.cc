@@ -207,12 +207,8 @@ class Series : public StatisticsVisitor {
 absl::StatusOr<uint64_t> CountUnrolled(const QuerySources& sources,
                                        const std::string& name,
                                        std::optional<uint32_t> run) {
-  bool summarised = false;
+  uint64_t unrolled = 0;
   if (run.has_value()) {
-    RP_ASSIGN_OR_RETURN(summarised, sources.series->IsSummarised(name));
-  }
-  if (summarised) {
-    uint64_t unrolled = 0;
     RP_RETURN_IF_ERROR(
         sources.series->ForEachUnrolled(*run, [&](int64_t, uint64_t) {
           ++unrolled;
@@ -220,30 +216,11 @@ absl::StatusOr<uint64_t> CountUnrolled(const QuerySources& sources,
         }));
     return unrolled;
   }
-  // No list names them: each step's head has to be looked up.
+  // Without rollups every step is read from its records.
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                       sources.records->ListSteps(name));
-  std::map<uint64_t, absl::flat_hash_map<int64_t, uint64_t>> records;
-  for (const v1::StepInfo& step : steps) {
-    if (!step.deleted() && step.records() > 0)
-      records[step.incarnation()][step.step()] = step.records();
-  }
-  uint64_t unrolled = 0;
-  for (auto& [incarnation, left] : records) {
-    if (!run.has_value()) {
-      unrolled += left.size();
-      continue;
-    }
-    const ProcessRange all{incarnation, 0, std::numeric_limits<int64_t>::max()};
-    RP_RETURN_IF_ERROR(sources.series->ForEachHeadIn(
-        *run, {&all, 1},
-        [&, of = &left](size_t, int64_t step, const v1::RollupHead& head) {
-          const auto it = of->find(step);
-          if (it != of->end() && it->second == head.records()) of->erase(it);
-          return absl::OkStatus();
-        }));
-    unrolled += left.size();
-  }
+  for (const v1::StepInfo& step : steps)
+    unrolled += !step.deleted() && step.records() > 0 ? 1 : 0;
   return unrolled;
 }
 

@@ -15,10 +15,6 @@ static_assert(kMax == 0 && kMin == 1 && kMean == 2 && kNorm == 3 &&
 constexpr uint8_t kWideColumn = 0x80, kPackedBlockColumn = 0x40;
 constexpr size_t kColumnHead = 1 + 8;
 
-absl::Status EndsEarly() {
-  return absl::DataLossError("a block of a rollup ends early");
-}
-
 }  // namespace
 
 void RollupBlockWriter::Put(uint32_t slot, Stat stat, double value) {
@@ -54,27 +50,23 @@ void RollupBlockWriter::AppendTo(uint32_t block,
   }
 }
 
-absl::StatusOr<RollupColumn> RollupColumn::Find(absl::string_view block,
-                                                Stat stat) {
+absl::StatusOr<RollupColumn> RollupColumn::Parse(absl::string_view row,
+                                                 Stat stat) {
+  const auto bad = [] {
+    return absl::DataLossError("a block of a rollup cannot be read");
+  };
+  if (row.size() < kColumnHead) return bad();
+  const auto kind = static_cast<uint8_t>(row[0]);
+  if ((kind & ~(kWideColumn | kPackedBlockColumn)) != stat) return bad();
   RollupColumn out;
-  while (!block.empty()) {
-    if (block.size() < kColumnHead) return EndsEarly();
-    const auto kind = static_cast<uint8_t>(block[0]);
-    const uint64_t present = GetLittleEndian(block.substr(1, 8));
-    const size_t width = (kind & kWideColumn) != 0 ? 8 : 4;
-    block.remove_prefix(kColumnHead);
-    const std::optional<NumberColumn> numbers =
-        NumberColumn::Take(static_cast<size_t>(absl::popcount(present)), width,
-                           (kind & kPackedBlockColumn) != 0, &block);
-    if (!numbers.has_value()) return EndsEarly();
-    if ((kind & ~(kWideColumn | kPackedBlockColumn)) != stat) continue;
-    if (!numbers->IsSound())
-      return absl::DataLossError("a block of a rollup cannot be read");
-    out.present_ = present;
-    out.width_ = width;
-    out.numbers_ = *numbers;
-    return out;
-  }
+  out.present_ = GetLittleEndian(row.substr(1, 8));
+  out.width_ = (kind & kWideColumn) != 0 ? 8 : 4;
+  row.remove_prefix(kColumnHead);
+  const std::optional<NumberColumn> numbers =
+      NumberColumn::Take(static_cast<size_t>(absl::popcount(out.present_)),
+                         out.width_, (kind & kPackedBlockColumn) != 0, &row);
+  if (!numbers.has_value() || !numbers->IsSound() || !row.empty()) return bad();
+  out.numbers_ = *numbers;
   return out;
 }
 

@@ -40,8 +40,8 @@ class RollupBlockWriter {
 // One statistic of a block. A view of bytes that outlive it.
 class RollupColumn {
  public:
-  // DATA_LOSS if the bytes are not a block.
-  static absl::StatusOr<RollupColumn> Find(absl::string_view block, Stat stat);
+  // DATA_LOSS if the bytes are not a row of that statistic.
+  static absl::StatusOr<RollupColumn> Parse(absl::string_view row, Stat stat);
   // Returns a mask with the bit of each slot that has a value.
   uint64_t present() const { return present_; }
   // Returns the value of a slot that has one.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/rollup_block.h"
 
-#include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "common/base/little_endian.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -16,13 +15,13 @@ namespace {
 constexpr double kNoBlockNumber = std::numeric_limits<double>::quiet_NaN();
 constexpr double kEndlessBlock = std::numeric_limits<double>::infinity();
 
-// Returns all columns back to back: a row of older archives.
-std::string Joined(const RollupBlockWriter& writer) {
+// Returns the row of each statistic.
+std::map<uint8_t, std::string> RowsOf(const RollupBlockWriter& writer) {
   std::vector<RollupColumnRow> rows;
   writer.AppendTo(0, &rows);
-  std::string all;
-  for (const RollupColumnRow& row : rows) all += row.bytes;
-  return all;
+  std::map<uint8_t, std::string> bytes;
+  for (const RollupColumnRow& row : rows) bytes[row.statistic] = row.bytes;
+  return bytes;
 }
 
 TEST(RollupBlockTest, WhatIsReadBackIsWhatWasPutIn) {
@@ -36,11 +35,14 @@ TEST(RollupBlockTest, WhatIsReadBackIsWhatWasPutIn) {
   for (size_t i = 0; i < wide.size(); ++i)
     writer.Put(static_cast<uint32_t>(63 - i), kMax, wide[i]);
   writer.Put(5, kNanCount, kNoBlockNumber);
-  const std::string bytes = Joined(writer);
+  const std::map<uint8_t, std::string> bytes = RowsOf(writer);
   // Numbers that a float represents take four bytes; these are too different to
   // be packed.
-  EXPECT_EQ(bytes.size(), 3 * 9 + 6 * 4 + 4 * 8 + 4u);
-  const auto norms = RollupColumn::Find(bytes, kNorm);
+  ASSERT_EQ(bytes.size(), 3u);
+  EXPECT_EQ(bytes.at(kNorm).size(), 9 + 6 * 4u);
+  EXPECT_EQ(bytes.at(kMax).size(), 9 + 4 * 8u);
+  EXPECT_EQ(bytes.at(kNanCount).size(), 9 + 4u);
+  const auto norms = RollupColumn::Parse(bytes.at(kNorm), kNorm);
   ASSERT_TRUE(norms.ok());
   uint64_t present = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
@@ -50,16 +52,16 @@ TEST(RollupBlockTest, WhatIsReadBackIsWhatWasPutIn) {
     present |= uint64_t{1} << (i * 9);
   }
   EXPECT_EQ(norms->present(), present);
-  const auto largest = RollupColumn::Find(bytes, kMax);
+  const auto largest = RollupColumn::Parse(bytes.at(kMax), kMax);
   ASSERT_TRUE(largest.ok());
   for (size_t i = 0; i < wide.size(); ++i)
     EXPECT_EQ(largest->At(static_cast<uint32_t>(63 - i)), wide[i]);
-  const auto nans = RollupColumn::Find(bytes, kNanCount);
+  const auto nans = RollupColumn::Parse(bytes.at(kNanCount), kNanCount);
   ASSERT_TRUE(nans.ok());
   EXPECT_TRUE(std::isnan(nans->At(5)));
-  EXPECT_EQ(RollupColumn::Find(bytes, kMin)->present(), 0u);
-  EXPECT_TRUE(absl::IsDataLoss(
-      RollupColumn::Find(bytes.substr(0, bytes.size() - 1), kStd).status()));
+  EXPECT_TRUE(
+      absl::IsDataLoss(RollupColumn::Parse(bytes.at(kMax), kMin).status()))
+      << "the row of another statistic";
 }
 
 TEST(RollupBlockTest, AFullBlockIsShorterAndTheSame) {
@@ -71,39 +73,25 @@ TEST(RollupBlockTest, AFullBlockIsShorterAndTheSame) {
     writer.Put(slot, kNorm, numbers.back());
     writer.Put(slot, kMin, -static_cast<float>(numbers.back()));
   }
-  const std::string bytes = Joined(writer);
-  EXPECT_LT(bytes.size(), 2 * 9 + 64 * (8 + 4) - 64u);
-  const auto norms = RollupColumn::Find(bytes, kNorm);
-  const auto smallest = RollupColumn::Find(bytes, kMin);
+  const std::map<uint8_t, std::string> bytes = RowsOf(writer);
+  EXPECT_LT(bytes.at(kNorm).size() + bytes.at(kMin).size(),
+            2 * 9 + 64 * (8 + 4) - 64u);
+  const auto norms = RollupColumn::Parse(bytes.at(kNorm), kNorm);
+  const auto smallest = RollupColumn::Parse(bytes.at(kMin), kMin);
   ASSERT_TRUE(norms.ok() && smallest.ok());
   for (uint32_t slot = 0; slot < kRollupBlockValues; ++slot) {
     EXPECT_EQ(norms->At(slot), numbers[slot]);
     EXPECT_EQ(smallest->At(slot), -static_cast<float>(numbers[slot]));
   }
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    // It may end after a column.
-    const std::string part = bytes.substr(0, size);
-    if (const auto cut = RollupColumn::Find(part, kNorm);
-        cut.ok() && cut->present() != 0)
-      EXPECT_EQ(cut->At(3), numbers[3]);
+  for (const auto& [statistic, row] : bytes) {
+    for (size_t size = 0; size < row.size(); ++size) {
+      EXPECT_TRUE(absl::IsDataLoss(
+          RollupColumn::Parse(row.substr(0, size), static_cast<Stat>(statistic))
+              .status()));
+    }
+    EXPECT_TRUE(absl::IsDataLoss(
+        RollupColumn::Parse(row + "x", static_cast<Stat>(statistic)).status()));
   }
-}
-
-// The layout of archives of version 6.
-TEST(RollupBlockTest, ABlockOfOlderArchivesIsRead) {
-  std::string bytes = {'\x03', 0x05, 0, 0, 0, 0, 0, 0, 0};  // Norm of 0 and 2
-  for (const float number : {1.5f, -2.0f})
-    AppendLittleEndian(std::bit_cast<uint32_t>(number), &bytes);
-  bytes += std::string{'\x80', 0x02, 0, 0, 0, 0, 0, 0, 0};  // Max of 1
-  AppendLittleEndian(std::bit_cast<uint64_t>(0.1), &bytes);
-  const auto norms = RollupColumn::Find(bytes, kNorm);
-  const auto largest = RollupColumn::Find(bytes, kMax);
-  ASSERT_TRUE(norms.ok() && largest.ok());
-  EXPECT_EQ(norms->present(), 5u);
-  EXPECT_EQ(norms->At(0), 1.5);
-  EXPECT_EQ(norms->At(2), -2);
-  EXPECT_EQ(largest->present(), 2u);
-  EXPECT_EQ(largest->At(1), 0.1);
 }
 
 TEST(RollupBlockTest, ARowOfOneStatisticIsItsColumn) {
@@ -118,8 +106,7 @@ TEST(RollupBlockTest, ARowOfOneStatisticIsItsColumn) {
   EXPECT_EQ(rows[0].statistic, kMax);
   EXPECT_EQ(rows[1].statistic, kNorm);
   EXPECT_EQ(rows[0].block, 7u);
-  EXPECT_EQ(RollupColumn::Find(rows[1].bytes, kNorm)->At(3), 3.1);
-  EXPECT_EQ(RollupColumn::Find(rows[1].bytes, kMax)->present(), 0u);
+  EXPECT_EQ(RollupColumn::Parse(rows[1].bytes, kNorm)->At(3), 3.1);
 }
 
 }  // namespace

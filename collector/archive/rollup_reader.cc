@@ -103,27 +103,17 @@ absl::Status RollupReader::ReadRows(absl::Span<const v1::StepInfo> steps) {
         }));
     size_t first = 0;
     for (const auto& [block, of_block] : blocks_) {
-      const auto take = [&, &ids = of_block](int64_t step, size_t stat,
-                                             absl::string_view bytes) {
-        const size_t row = FindRow(incarnation, step);
-        if (row == rows_.size() || !rows_[row].has_head)
-          return absl::OkStatus();
-        return TakeNumbers(bytes, ids, first * stats_.size(), stat, row);
-      };
       for (size_t stat = 0; stat < stats_.size(); ++stat) {
         RP_RETURN_IF_ERROR(series_->ForEachRollupColumn(
             run_, incarnation, block, static_cast<uint8_t>(stats_[stat]),
-            first_step, last_step, [&](int64_t step, absl::string_view bytes) {
-              return take(step, stat, bytes);
+            first_step, last_step,
+            [&, &ids = of_block](int64_t step, absl::string_view bytes) {
+              const size_t row = FindRow(incarnation, step);
+              if (row == rows_.size() || !rows_[row].has_head)
+                return absl::OkStatus();
+              return TakeNumbers(bytes, ids, first * stats_.size(), stat, row);
             }));
       }
-      RP_RETURN_IF_ERROR(series_->ForEachRollupBlock(
-          run_, incarnation, block, first_step, last_step,
-          [&](int64_t step, absl::string_view bytes) -> absl::Status {
-            for (size_t stat = 0; stat < stats_.size(); ++stat)
-              RP_RETURN_IF_ERROR(take(step, stat, bytes));
-            return absl::OkStatus();
-          }));
       first += of_block.size();
     }
   }
@@ -148,11 +138,11 @@ size_t RollupReader::FindRow(uint64_t incarnation, int64_t step) {
   return next_row_++;
 }
 
-absl::Status RollupReader::TakeNumbers(absl::string_view block,
+absl::Status RollupReader::TakeNumbers(absl::string_view column_row,
                                        absl::Span<const uint32_t> ids,
                                        size_t first, size_t stat, size_t row) {
   RP_ASSIGN_OR_RETURN(const RollupColumn column,
-                      RollupColumn::Find(block, stats_[stat]));
+                      RollupColumn::Parse(column_row, stats_[stat]));
   const size_t begin = row * places_.size() * stats_.size();
   for (size_t i = 0; i < ids.size(); ++i) {
     const uint32_t slot = ids[i] % kRollupBlockValues;

@@ -75,7 +75,7 @@ class RollupReader {
   size_t FindRow(uint64_t incarnation, int64_t step);
   absl::StatusOr<const Layout*> LayoutOf(uint32_t number);
   // Stores a statistic of the values `ids` of a block from index `first` on.
-  absl::Status TakeNumbers(absl::string_view block,
+  absl::Status TakeNumbers(absl::string_view column_row,
                            absl::Span<const uint32_t> ids, size_t first,
                            size_t stat, size_t row);
 

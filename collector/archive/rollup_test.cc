@@ -106,76 +106,25 @@ class RollupTest : public testing::TempDirTest {
             .ok());
     return heads;
   }
-  // Counts steps and blocks that have rows; those of older archives are also
-  // counted in `older`.
-  size_t Blocks(uint32_t run, uint64_t incarnation, size_t* older = nullptr) {
+  // Counts steps and blocks that have rows.
+  size_t Blocks(uint32_t run, uint64_t incarnation) {
     std::set<std::pair<uint32_t, int64_t>> blocks;
     for (const uint32_t first : {0u, kFirstGivenValue / kRollupBlockValues}) {
       for (uint32_t block = first; block < first + 4; ++block) {
-        const auto count = [&](int64_t step, absl::string_view) {
-          blocks.emplace(block, step);
-          return absl::OkStatus();
-        };
-        EXPECT_TRUE(store_
-                        ->ForEachRollupBlock(
-                            run, incarnation, block, 0, INT64_MAX,
-                            [&](int64_t step, absl::string_view bytes) {
-                              if (older != nullptr) ++*older;
-                              return count(step, bytes);
-                            })
-                        .ok());
         for (uint8_t stat = 0; stat < 16; ++stat) {
           EXPECT_TRUE(store_
-                          ->ForEachRollupColumn(run, incarnation, block, stat,
-                                                0, INT64_MAX, count)
+                          ->ForEachRollupColumn(
+                              run, incarnation, block, stat, 0, INT64_MAX,
+                              [&](int64_t step, absl::string_view) {
+                                blocks.emplace(block, step);
+                                return absl::OkStatus();
+                              })
                           .ok());
         }
       }
     }
     return blocks.size();
   }
-  // Writes the rows of a collector before version 8: all statistics of a block
-  // in one row.
-  void JoinColumns() {
-    store_.reset();
-    IndexOptions index_options{.directory = root_ + "/data/index",
-                               .file_system = file_system_.get()};
-    auto index = OpenLevelDbIndex(index_options);
-    ASSERT_TRUE(index.ok());
-    auto batch = (*index)->NewBatch();
-    std::map<std::string, std::string> joined;
-    ASSERT_TRUE((*index)
-                    ->Scan("a",
-                           [&](absl::string_view key, absl::string_view value) {
-                             EXPECT_EQ(key.size(), 26u);
-                             // Statistics ascend.
-                             std::string older(key);
-                             older.erase(17, 1);
-                             joined[older].append(value.data(), value.size());
-                             batch->Delete(key);
-                             return absl::OkStatus();
-                           })
-                    .ok());
-    ASSERT_FALSE(joined.empty());
-    for (const auto& [key, value] : joined) batch->Put(key, value);
-    ASSERT_TRUE((*index)
-                    ->Scan("o",
-                           [&](absl::string_view key, absl::string_view value) {
-                             v1::RollupLayout layout;
-                             EXPECT_TRUE(layout.ParseFromArray(
-                                 value.data(), static_cast<int>(value.size())));
-                             EXPECT_NE(layout.statistics(), 0u);
-                             layout.clear_statistics();
-                             batch->Put(key, layout.SerializeAsString());
-                             return absl::OkStatus();
-                           })
-                    .ok());
-    batch->Put(keys::kSchema, "7");
-    ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
-    index->reset();
-    store_ = OpenStore();
-  }
-
   // Queries every statistic, kind of row, values and reducer; returns the
   // complete answers.
   std::vector<std::string> AskAll(const std::string& match = "") {
@@ -245,18 +194,12 @@ TEST_F(RollupTest, AnswersAreThoseOfTheRecords) {
   EXPECT_EQ(report.aside, 0u) << report.why;
   EXPECT_EQ(Heads(1), 4u);
   EXPECT_EQ(Heads(2), 2u);
-  // A step without its end waits for it, or for QueueRollups.
+  // A step without its end waits for it.
   EXPECT_EQ(Heads(3), 1u);
   EXPECT_EQ(AskAll(), of_records);
   // For rank 0 at step 4 one incarnation counts; step 6 has not ended.
   EXPECT_EQ(rolled_up_, 7u);
   EXPECT_EQ(AskAll("*f7*.output.0"), some);
-  EXPECT_EQ(store_->QueueRollups("run")->queued(), 1u);
-  EXPECT_EQ(store_->QueueRollups("run")->rank_steps(), 9u);
-  EXPECT_TRUE(absl::IsNotFound(store_->QueueRollups("nobody").status()));
-  EXPECT_EQ(RollUp().steps, 1u);
-  EXPECT_EQ(Heads(3), 2u);
-  EXPECT_EQ(AskAll(), of_records);
 }
 
 TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
@@ -335,40 +278,6 @@ TEST_F(RollupTest, WhatWaitedAtACrashIsRolledUpAfterwards) {
   store_ = OpenStore();
   EXPECT_EQ(RollUp().steps, 1u);
   EXPECT_EQ(AskAll(), of_records);
-}
-
-TEST_F(RollupTest, RowsOfOlderArchivesAreReadAndReplaced) {
-  Frames frames(MakeIdentity("run", 0, 1));
-  for (int step = 0; step < 3; ++step)
-    AddStep(&frames, step, Calls(70, step + 1));
-  Commit(frames);
-  RollUp();
-  const std::vector<std::string> wanted = AskAll();
-  JoinColumns();
-  const uint32_t run = *store_->RunNumber("run");
-  size_t older = 0;
-  EXPECT_EQ(Blocks(run, 1, &older), 3u * (3 + 2));
-  EXPECT_EQ(older, 3u * (3 + 2));
-  EXPECT_EQ(AskAll(), wanted);
-  EXPECT_EQ(rolled_up_, 3u);
-  // One step is rolled up again, one is deleted, and one is added.
-  v1::Record* const record = frames.AddBatch(1)->add_records();
-  record->set_order(99);
-  record->mutable_call()->set_entry("late");
-  AddStep(&frames, 3, Calls(70, 1));
-  ASSERT_TRUE(store_->Commit(frames.Range(3, 5)).ok());
-  const std::vector<std::string> of_records = AskAll();
-  EXPECT_EQ(RollUp().steps, 2u);
-  EXPECT_EQ(AskAll(), of_records);
-  EXPECT_EQ(rolled_up_, 4u);
-  older = 0;
-  EXPECT_EQ(Blocks(run, 1, &older), 4u * (3 + 2));
-  EXPECT_EQ(older, 2u * (3 + 2));
-  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{0, 1}};
-  ASSERT_TRUE(store_->Delete(options).ok());
-  older = 0;
-  EXPECT_EQ(Blocks(run, 1, &older), 2u * (3 + 2));
-  EXPECT_EQ(older, 3u + 2);
 }
 
 TEST_F(RollupTest, GoesWithItsStepAndItsRun) {

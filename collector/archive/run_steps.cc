@@ -106,8 +106,6 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
     int64_t last_step, const IntSet& ranks,
     const OfIncarnations& incarnations) {
   if (sources.series == nullptr) return std::optional<RunSteps>();
-  RP_ASSIGN_OR_RETURN(const bool summarised, sources.series->IsSummarised(run));
-  if (!summarised) return std::optional<RunSteps>();
   RunSteps out;
   out.last_step = last_step;
   RP_ASSIGN_OR_RETURN(out.run, sources.series->RunNumber(run));

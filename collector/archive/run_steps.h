@@ -47,8 +47,8 @@ inline bool IsChosen(const OfIncarnations& incarnations, uint64_t one) {
   return incarnations.empty() || incarnations.contains(one);
 }
 
-// `last_step` is included. Returns nothing if the run is of an older collector
-// and not reindexed, or if too many steps would have to be read one by one.
+// `last_step` is included. Returns nothing if too many steps would have to be
+// read one by one.
 absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
     const QuerySources& sources, const std::string& run, int64_t first_step,
     int64_t last_step, const IntSet& ranks,

@@ -110,10 +110,6 @@ TEST_F(SummaryHeadsTest, RowsThatAreLeftBehindHoldTheHeads) {
   }
   ExpectTheSame();
   ExpectSound();
-  const auto report = store_->QueueRollups("run");
-  ASSERT_TRUE(report.ok());
-  EXPECT_EQ(report->rank_steps(), 200u);
-  EXPECT_EQ(report->queued(), 0u);
   // When the process continues, its last row is complete too.
   const size_t size = frames_->size();
   for (int64_t step = 200; step <= 256; ++step) AddStep(frames_.get(), step, 3);
@@ -199,7 +195,6 @@ TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
     for (int64_t step = 60; step < 70; ++step) {
       // It would be visible if it were read.
       v1::RollupHead head;
-      head.set_version(kRollupVersion);
       head.set_records(4711);
       batch->Put(keys::AtStep(prefix, step), head.SerializeAsString());
     }
@@ -209,40 +204,6 @@ TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
   ASSERT_TRUE(store_->Delete(options).ok());
   EXPECT_EQ(HeadOf(65).records(), 5u);
   EXPECT_EQ(HeadOf(64).deleted(), true);
-}
-
-// Rows of version 7: all heads in table h, and rows that repeat them.
-TEST_F(SummaryHeadsTest, RowsOfOlderArchivesAreReadAndReindexed) {
-  Commit200();
-  RollUp();
-  const auto before = Heads();
-  const uint32_t run = *store_->RunNumber("run");
-  EditIndex([&](Index* index, IndexBatch* batch) {
-    for (uint64_t tile = 0; tile < 4; ++tile) {
-      SummaryTileWriter writer(1);
-      for (uint32_t slot = 0; slot < 64 && tile * 64 + slot < 200; ++slot) {
-        const auto step = static_cast<int64_t>(tile * 64 + slot);
-        v1::RollupHead head;
-        ASSERT_TRUE(head.ParseFromString(
-            **index->Get(keys::AtStep(keys::RollupHeads(run, 1), step))));
-        writer.Put(slot, SummaryOf(step, head));
-      }
-      batch->Put(keys::SummaryTile(run, 1, 1, tile), writer.Encode(tile));
-    }
-    batch->Put(keys::kSchema, "7");
-  });
-  MakeSummaries();
-  EXPECT_EQ(Tiles(1, 1), 4u);
-  EXPECT_TRUE(WhereHeadsAre().rows.empty());
-  EXPECT_EQ(Heads(), before);
-  ExpectTheSame();
-  ASSERT_EQ(store_->QueueRollups("run")->queued(), 0u);
-  MakeSummaries();
-  EXPECT_EQ(WhereHeadsAre().heads, Steps(192, 199));
-  EXPECT_EQ(WhereHeadsAre().rows, (std::vector<uint64_t>{0, 1, 2}));
-  EXPECT_EQ(Heads(), before);
-  ExpectTheSame();
-  ExpectSound();
 }
 
 TEST_F(SummaryHeadsTest, WhoReadsMeanwhileSeesEachHeadOnce) {
@@ -292,7 +253,6 @@ TEST_F(SummaryHeadsTest, ARowThatSaysSomethingElseOfAStepIsAFault) {
     return all;
   };
   v1::RollupHead head;
-  head.set_version(kRollupVersion);
   head.set_records(4);
   SummaryTileWriter writer(1, /*with_heads=*/true);
   writer.PutHead(6, 70, head);

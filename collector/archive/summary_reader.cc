@@ -159,12 +159,10 @@ absl::StatusOr<std::string> SummaryMaker::Make(const SummaryTile& tile,
       tile.incarnation, begin,
       std::min(begin + (uint64_t{1} << bits) - 1, kMaxStepNumber)};
   SummaryTileWriter writer(tile.level, with_heads);
-  bool current = true;
   if (tile.level == 1) {
     RP_RETURN_IF_ERROR(store_->ForEachHeadIn(
         tile.run, {&range, 1},
         [&](size_t, int64_t step, const v1::RollupHead& head) {
-          current = current && head.version() != 0;
           writer.PutHead(
               static_cast<uint32_t>(static_cast<uint64_t>(step) - begin), step,
               head);
@@ -181,8 +179,7 @@ absl::StatusOr<std::string> SummaryMaker::Make(const SummaryTile& tile,
           return absl::OkStatus();
         }));
   }
-  // Heads of an older collector contain no summary.
-  return current ? writer.Encode(tile.tile) : std::string();
+  return writer.Encode(tile.tile);
 }
 
 absl::Status SummaryMaker::FindMissing(const std::string& run,
@@ -230,20 +227,15 @@ absl::Status SummaryMaker::FindMissing(const std::string& run,
 
 absl::StatusOr<uint64_t> SummaryMaker::MakePending(
     absl::FunctionRef<bool()> cancelled) {
-  if (!to_search_.has_value()) to_search_ = store_->RunNames();
-  std::vector<std::string> older;
-  for (const std::string& run : *to_search_) {
-    const absl::StatusOr<bool> summarised = store_->IsSummarised(run);
-    if (summarised.ok() && !*summarised) {
-      older.push_back(run);
-      continue;
+  if (!has_searched_) {
+    for (const std::string& run : store_->RunNames()) {
+      const absl::Status status = FindMissing(run, cancelled);
+      if (absl::IsCancelled(status)) return uint64_t{0};
+      // An error is ignored: the run may have been deleted, or its rows may be
+      // damaged, and the others still need their rows.
     }
-    const absl::Status status = FindMissing(run, cancelled);
-    if (absl::IsCancelled(status)) return uint64_t{0};
-    // An error is ignored: the run may have been deleted, or its rows may be
-    // damaged, and the others still need their rows.
+    has_searched_ = true;
   }
-  to_search_ = std::move(older);
   uint64_t made = 0;
   for (;;) {
     const std::vector<SummaryTile> tiles = store_->TilesToMake(kTilePortion);

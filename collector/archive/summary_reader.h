@@ -44,9 +44,8 @@ class SummaryMaker {
   absl::StatusOr<std::string> Make(const SummaryTile& tile, bool with_heads);
 
   Store* const store_;
-  // Runs that existed at the start and were not searched yet: those of an older
-  // collector that are not reindexed, whose heads are incomplete.
-  std::optional<std::vector<std::string>> to_search_;
+  // Whether the runs that existed at the start were searched.
+  bool has_searched_ = false;
 };
 
 }  // namespace rankprobe

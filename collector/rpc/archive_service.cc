@@ -343,26 +343,6 @@ grpc::ServerUnaryReactor* ArchiveService::Delete(
       });
 }
 
-grpc::ServerUnaryReactor* ArchiveService::Reindex(
-    grpc::CallbackServerContext* context, const v1::ReindexRequest* request,
-    v1::ReindexReport* response) {
-  const Auditor::Entry audit =
-      auditor_->Describe(*context, "Reindex", request->run(), /*detail=*/"");
-  return RunUnary(
-      context, pool_, [this, request, response, audit]() -> absl::Status {
-        audit.Begin();
-        absl::StatusOr<v1::ReindexReport> report =
-            local_ == nullptr ? absl::StatusOr<v1::ReindexReport>(NotLocal())
-                              : local_->QueueRollups(request->run());
-        audit.End(
-            report.status(),
-            report.ok() ? absl::StrCat(report->queued(), " rank-steps") : "");
-        if (!report.ok()) return report.status();
-        *response = *std::move(report);
-        return absl::OkStatus();
-      });
-}
-
 grpc::ServerUnaryReactor* ArchiveService::Backup(
     grpc::CallbackServerContext* context, const v1::BackupRequest* request,
     v1::BackupReport* response) {

@@ -83,9 +83,6 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
                                    const v1::DeleteRequest* request,
                                    v1::DeleteReport* response) override;
-  grpc::ServerUnaryReactor* Reindex(grpc::CallbackServerContext* context,
-                                    const v1::ReindexRequest* request,
-                                    v1::ReindexReport* response) override;
   grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context,
                                    const v1::BackupRequest* request,
                                    v1::BackupReport* response) override;

@@ -228,8 +228,7 @@ TEST_F(DamageTest, AnIndexThatIsGoneIsNotMadeAnew) {
   EXPECT_TRUE(Open().ok());
 }
 
-// The same if an older version had already made a new index, and for files that
-// were put there by hand.
+// Files that were put there by hand.
 TEST_F(DamageTest, SegmentsThatNoRowHasNamedAreNotDeleted) {
   Frames frames(MakeIdentity("run", 0, 1));
   {

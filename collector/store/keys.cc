@@ -126,10 +126,7 @@ std::string LostSyncs(uint64_t count, uint64_t last_run) {
   return AtOffset(AtOffset("z", count), last_run);
 }
 bool IsOfLostSyncs(absl::string_view key, uint64_t run) {
-  constexpr size_t kLastRunAt = 1 + sizeof(uint64_t);
-  // Earlier versions did not write the last run.
-  return key.size() == kLastRunAt ||
-         run <= ReadBigEndian64(key.substr(kLastRunAt));
+  return run <= ReadBigEndian64(key.substr(1 + sizeof(uint64_t)));
 }
 
 std::string Reference(uint32_t run, absl::string_view digest, uint64_t length,
@@ -165,17 +162,12 @@ std::string RollupHeads(uint32_t run, uint64_t incarnation) {
   AppendBigEndian(incarnation, &key);
   return key;
 }
-std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block) {
+std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
+                          uint8_t statistic) {
   std::string key = Table('a', run);
   AppendBigEndian(incarnation, &key);
   AppendBigEndian(block, &key);
-  return key;
-}
-std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
-                          uint8_t statistic) {
-  std::string key = RollupBlocks(run, incarnation, block);
-  // The high bit makes it sort after all steps of the older layout.
-  key.push_back(static_cast<char>(0x80 | statistic));
+  key.push_back(static_cast<char>(statistic));
   return key;
 }
 std::string AtStep(absl::string_view prefix, int64_t step) {

@@ -18,7 +18,6 @@
 //   h run(4) incarnation(8) step(8)           RollupHead
 //   a run(4) incarnation(8) block(4) statistic(1) step(8)   a statistic of a
 //                                             block of values
-//   a run(4) incarnation(8) block(4) step(8)  of older archives: all of them
 //   n run(4) id(4)                            RollupName: of a value
 //   o run(4) number(4)                        RollupLayout
 //   j run(4) level(1) incarnation(8) tile(8)  summaries of 64^level steps
@@ -85,12 +84,9 @@ std::string DeletedStep(uint32_t run, int64_t step, uint64_t incarnation);
 std::string Tombstone(absl::string_view run);
 std::string PendingRollup(uint32_t run, int64_t step, uint64_t incarnation);
 std::string RollupHeads(uint32_t run, uint64_t incarnation);
-// The layout of older archives.
-std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block);
-// `statistic` is below 128.
 std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
                           uint8_t statistic);
-// Returns a prefix of RollupBlocks or RollupColumns with the step appended.
+// Returns a prefix of RollupHeads or RollupColumns with the step appended.
 std::string AtStep(absl::string_view prefix, int64_t step);
 std::string RollupName(uint32_t run, uint32_t id);
 std::string RollupLayout(uint32_t run, uint32_t number);
@@ -134,8 +130,7 @@ struct Synced {
   uint64_t count = 0;
 };
 std::string SyncedValue(const Synced& synced);
-// The value of kClean: the sizes of all segments, by number. In older archives
-// it has no sizes.
+// The value of kClean: the sizes of all segments, by number.
 std::string CleanValue(const std::map<uint64_t, uint64_t>& sizes);
 std::map<uint64_t, uint64_t> ParseClean(absl::string_view value);
 std::optional<Synced> ParseSynced(absl::string_view value);

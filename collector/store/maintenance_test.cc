@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deletion, compaction, verify, backup and upgrade over real files.
+// Deletion, compaction, verify, backup and version over real files.
 #include "collector/store/maintenance.h"
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "collector/store/keys.h"
+#include "collector/store/recovery.h"
 #include "collector/store/store.h"
-#include "collector/store/upgrade.h"
 #include "collector/testing/frames.h"
 #include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
@@ -398,75 +398,23 @@ class SchemaTest : public MaintenanceTest {
   }
 };
 
-TEST_F(SchemaTest, AnArchiveOfVersion1IsBroughtUpToDate) {
-  const std::string data = RandomBytes(1, 300000);
-  Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 1, {data});
-  {
-    std::unique_ptr<Store> store = Open();
-    ASSERT_TRUE(store->Commit(frames.All()).ok());
-  }
-  {
-    // The rows of version 1: no references, no counts of the ledger.
-    const std::unique_ptr<Index> index = OpenIndex();
-    std::unique_ptr<IndexBatch> batch = index->NewBatch();
-    ASSERT_TRUE(index
-                    ->Scan("f",
-                           [&](absl::string_view key, absl::string_view) {
-                             batch->Delete(key);
-                             return absl::OkStatus();
-                           })
-                    .ok());
-    v1::StepRow row;
-    ASSERT_TRUE(row.ParseFromString(**index->Get(keys::Step(1, 1, 1))));
-    row.clear_rank_records();
-    row.clear_end_order();
-    batch->Put(keys::Step(1, 1, 1), row.SerializeAsString());
-    batch->Put(keys::kSchema, "1");
-    ASSERT_TRUE(index->Write(std::move(batch), true).ok());
-  }
-  std::unique_ptr<Store> store = Open();
-  ExpectSound(store.get());
-  const v1::StepInfo step = (*store->ListSteps("run"))[0];
-  EXPECT_EQ(step.stored_records(), 3u);
-  EXPECT_EQ(step.expected_records(), 3u);
-  EXPECT_TRUE(step.complete());
-}
-
-TEST_F(SchemaTest, AnArchiveOfVersion2IsBroughtUpToDate) {
-  Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, {});
-  {
-    std::unique_ptr<Store> store = Open();
-    ASSERT_TRUE(store->Commit(frames.All()).ok());
-  }
-  {
-    const std::unique_ptr<Index> index = OpenIndex();
-    std::unique_ptr<IndexBatch> batch = index->NewBatch();
-    batch->Put(keys::kSchema, "2");
-    ASSERT_TRUE(index->Write(std::move(batch), true).ok());
-  }
-  {
-    std::unique_ptr<Store> store = Open();
-    ExpectSound(store.get());
-    EXPECT_EQ(store->ListSteps("run")->size(), 1u);
-  }
-  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), kSchemaVersion);
-}
-
-TEST_F(SchemaTest, ANewerVersionIsRefusedAndLeftAlone) {
+TEST_F(SchemaTest, AnotherVersionIsRefusedAndLeftAlone) {
   { std::unique_ptr<Store> store = Open(); }
-  {
-    const std::unique_ptr<Index> index = OpenIndex();
-    std::unique_ptr<IndexBatch> batch = index->NewBatch();
-    batch->Put(keys::kSchema, "10");
-    ASSERT_TRUE(index->Write(std::move(batch), true).ok());
+  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), kFormatVersion);
+  for (const std::string version : {"9", "11", ""}) {
+    {
+      const std::unique_ptr<Index> index = OpenIndex();
+      std::unique_ptr<IndexBatch> batch = index->NewBatch();
+      batch->Put(keys::kSchema, version);
+      ASSERT_TRUE(index->Write(std::move(batch), true).ok());
+    }
+    const auto before = Rows();
+    const auto store = Store::Open(Options(), file_system_.get(), &clock_);
+    EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(store.status().message()),
+                HasSubstr(absl::StrCat("format version ", version)));
+    EXPECT_EQ(Rows(), before);
   }
-  const auto before = Rows();
-  const auto store = Store::Open(Options(), file_system_.get(), &clock_);
-  EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(store.status().message()), HasSubstr("version 10"));
-  EXPECT_EQ(Rows(), before);
 }
 
 TEST_F(MaintenanceTest, FramesLostWithTheMachineAreCountedOnce) {

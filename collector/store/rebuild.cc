@@ -19,7 +19,6 @@
 #include "collector/store/row_writer.h"
 #include "collector/store/rows.h"
 #include "collector/store/step_counts.h"
-#include "collector/store/upgrade.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/records/record_checksum.h"
@@ -72,10 +71,7 @@ class Rebuilder {
         });
     if (any) RP_RETURN_IF_ERROR(RepairLevelDbIndex(index));
     RP_ASSIGN_OR_RETURN(index_, OpenLevelDbIndex(index));
-    // A newer format is refused and not changed.
-    RP_ASSIGN_OR_RETURN(const std::optional<std::string> schema,
-                        index_->Get(keys::kSchema));
-    RP_RETURN_IF_ERROR(BringUpToDate(index_.get(), schema.value_or("")));
+    RP_RETURN_IF_ERROR(CheckFormat(index_.get()).status());
     PayloadStore::Known known;
     known.clean = true;
     RP_ASSIGN_OR_RETURN(payloads_,
@@ -335,7 +331,6 @@ class Rebuilder {
       RP_RETURN_IF_ERROR(rows.Put(key, row.SerializeAsString()));
     }
     for (auto& [run, entry] : named) {
-      entry.second.set_summarised(true);
       entry.second.set_records(counted_[run]);
       entry.second.set_stored_payload_bytes(stored_[run]);
       RP_RETURN_IF_ERROR(

@@ -14,6 +14,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/rows.h"
 #include "common/io/whole_file.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 
@@ -208,31 +209,32 @@ absl::StatusOr<std::set<uint64_t>> NamedSegments(Index* index) {
 
 absl::StatusOr<std::set<uint64_t>> NameSegments(Index* index,
                                                 PayloadStore* segments,
-                                                absl::string_view schema,
                                                 bool may_have_begun) {
   RP_ASSIGN_OR_RETURN(std::set<uint64_t> named, NamedSegments(index));
   std::unique_ptr<IndexBatch> batch = index->NewBatch();
-  bool owns_all = false;
-  // Older archives have no table g; if they name chunks, the segments are
-  // theirs.
-  if (schema == "1" || schema == "2" || schema == "3") {
-    const absl::Status any =
-        index->Scan("k", [&](absl::string_view, absl::string_view) {
-          owns_all = true;
-          return absl::CancelledError();
-        });
-    if (!any.ok() && !owns_all) return any;
-  }
   for (const PayloadStore::SegmentInfo& segment : segments->Segments()) {
     // The last process began this segment and died before it named it.
     const bool begun_last =
-        may_have_begun && !schema.empty() &&
-        segment.number > segments->recovery().trusted.segment;
-    if ((owns_all || begun_last) && named.insert(segment.number).second)
+        may_have_begun && segment.number > segments->recovery().trusted.segment;
+    if (begun_last && named.insert(segment.number).second)
       batch->Put(keys::Segment(segment.number), "");
   }
   RP_RETURN_IF_ERROR(index->Write(std::move(batch), /*sync=*/false));
   return named;
+}
+
+absl::StatusOr<bool> CheckFormat(Index* index) {
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> version,
+                      index->Get(keys::kSchema));
+  if (!version.has_value()) {
+    RP_RETURN_IF_ERROR(
+        PutRow(index, keys::kSchema, kFormatVersion, /*sync=*/true));
+    return true;
+  }
+  if (*version == kFormatVersion) return false;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the archive has format version ", VisibleText(*version),
+                   ", and this rankprobed reads version ", kFormatVersion));
 }
 
 void NoteSyncCountBeside(const std::string& data_dir, FileSystem* file_system,

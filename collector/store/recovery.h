@@ -59,13 +59,17 @@ absl::Status RecoverChunks(Index* index, PayloadStore* segments,
 
 // Returns the segments of table g.
 absl::StatusOr<std::set<uint64_t>> NamedSegments(Index* index);
-// Returns the segments of table g, after adding those that the index of an
-// older archive (`schema`) refers to. `may_have_begun`: the last process may
-// have begun a segment without naming it.
+// Returns the segments of table g. `may_have_begun`: the last process may have
+// begun a segment without naming it, which is added.
 absl::StatusOr<std::set<uint64_t>> NameSegments(Index* index,
                                                 PayloadStore* segments,
-                                                absl::string_view schema,
                                                 bool may_have_begun);
+
+// The version of the format of the index. A collector opens its own version.
+inline constexpr char kFormatVersion[] = "10";
+// Writes the version into a new archive. Returns whether it is new;
+// FAILED_PRECONDITION for another version, of which nothing is changed.
+absl::StatusOr<bool> CheckFormat(Index* index);
 
 // Returns the number of synced writes that is noted in a file next to the
 // index; 0 if it cannot be read.

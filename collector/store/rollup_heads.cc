@@ -172,10 +172,6 @@ absl::StatusOr<std::vector<std::string>> RollupRowsOf(
     for (uint64_t at = layout.blocks(i); at <= layout.blocks(i + 1); ++at) {
       if (++blocks > kMaxRollupBlocks) return bad();
       const auto block = static_cast<uint32_t>(at);
-      if (layout.statistics() == 0) {
-        rows.push_back(
-            keys::AtStep(keys::RollupBlocks(run, incarnation, block), step));
-      }
       for (uint8_t stat = 0; stat < kMaxStatistics; ++stat) {
         if ((layout.statistics() >> stat & 1) == 0) continue;
         rows.push_back(keys::AtStep(
@@ -223,7 +219,6 @@ absl::Status PutDeletedHead(Index* index, uint32_t run, uint64_t incarnation,
   for (const std::string& key : stale.keys)
     RP_RETURN_IF_ERROR(rows->Delete(key));
   v1::RollupHead deleted;
-  deleted.set_version(kRollupVersion);
   deleted.set_deleted(true);
   RP_RETURN_IF_ERROR(
       rows->Put(keys::AtStep(keys::RollupHeads(run, incarnation), step),

@@ -43,7 +43,6 @@ v1::RunRow* RunTable::FindOrAdd(const std::string& run) {
     row.set_id(++last_run_id_);
     row.set_created_unix_ns(absl::ToUnixNanos(clock_->Now()));
     row.set_updated_unix_ns(row.created_unix_ns());
-    row.set_summarised(true);
   }
   return &row;
 }

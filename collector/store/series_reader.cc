@@ -47,10 +47,11 @@ absl::StatusOr<std::optional<v1::RollupLayout>> SeriesReader::FindRollupLayout(
                                   keys::RollupLayout(run, number));
 }
 
-absl::Status SeriesReader::ForEachStepBehind(const std::string& prefix,
-                                             int64_t first_step,
-                                             int64_t last_step,
-                                             const BytesFn& callback) {
+absl::Status SeriesReader::ForEachRollupColumn(
+    uint32_t run, uint64_t incarnation, uint32_t block, uint8_t statistic,
+    int64_t first_step, int64_t last_step, const BytesFn& callback) {
+  const std::string prefix =
+      keys::RollupColumns(run, incarnation, block, statistic);
   return core_->index->ScanRange(
       keys::AtStep(prefix, first_step), keys::AtStep(prefix, last_step),
       [&](absl::string_view key, absl::string_view value) -> absl::Status {
@@ -59,27 +60,6 @@ absl::Status SeriesReader::ForEachStepBehind(const std::string& prefix,
           return absl::DataLossError("a block of a rollup cannot be read");
         return callback(*step, value);
       });
-}
-
-absl::Status SeriesReader::ForEachRollupColumn(
-    uint32_t run, uint64_t incarnation, uint32_t block, uint8_t statistic,
-    int64_t first_step, int64_t last_step, const BytesFn& callback) {
-  return ForEachStepBehind(
-      keys::RollupColumns(run, incarnation, block, statistic), first_step,
-      last_step, callback);
-}
-
-absl::Status SeriesReader::ForEachRollupBlock(
-    uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
-    int64_t last_step, const BytesFn& callback) {
-  return ForEachStepBehind(keys::RollupBlocks(run, incarnation, block),
-                           first_step, last_step, callback);
-}
-
-absl::StatusOr<bool> SeriesReader::IsSummarised(const std::string& run) {
-  absl::MutexLock lock(&core_->mutex);
-  RP_ASSIGN_OR_RETURN(const v1::RunRow* const row, core_->runs.Find(run));
-  return row->summarised();
 }
 
 // Uses the steps in memory if all are known: a scan would pass all deleted rows

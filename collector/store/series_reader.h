@@ -68,15 +68,7 @@ class SeriesReader {
                                    uint32_t block, uint8_t statistic,
                                    int64_t first_step, int64_t last_step,
                                    const BytesFn& callback);
-  // The same for rows of older archives, which contain all statistics.
-  absl::Status ForEachRollupBlock(uint32_t run, uint64_t incarnation,
-                                  uint32_t block, int64_t first_step,
-                                  int64_t last_step, const BytesFn& callback);
 
-  // Returns whether each step of the run either has a valid rollup or is named
-  // by ForEachUnrolled. In a run of an older collector this is false until
-  // QueueRollups.
-  absl::StatusOr<bool> IsSummarised(const std::string& run);
   absl::Status ForEachUnrolled(uint32_t run, const StepFn& callback);
   // Returns those of these steps and incarnations that exist.
   absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
@@ -92,10 +84,6 @@ class SeriesReader {
                              const TileFn& callback);
 
  private:
-  // Reads steps of table a under `prefix`.
-  absl::Status ForEachStepBehind(const std::string& prefix, int64_t first_step,
-                                 int64_t last_step, const BytesFn& callback);
-
   StoreCore* const core_;
   StoreReader* const reader_;
 };

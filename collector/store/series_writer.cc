@@ -22,38 +22,6 @@ StepId IdOf(const PendingRollup& step) {
   return {step.run_number, step.key.step, step.key.incarnation};
 }
 
-// Returns the record counts of the process' steps that have a head of
-// kRollupVersion.
-absl::StatusOr<absl::flat_hash_map<int64_t, uint64_t>> CurrentRollups(
-    Index* index, uint32_t run, uint64_t incarnation) {
-  absl::flat_hash_map<int64_t, uint64_t> records;
-  const ProcessRange all{incarnation, 0, std::numeric_limits<int64_t>::max()};
-  RP_RETURN_IF_ERROR(
-      ForEachRollupHead(index, run, {&all, 1},
-                        [&](size_t, int64_t step, const v1::RollupHead& head) {
-                          if (head.version() == kRollupVersion)
-                            records[step] = head.records();
-                          return absl::OkStatus();
-                        }));
-  return records;
-}
-
-// Finds incarnation and number of the rows of level 1 whose heads are in table
-// h.
-absl::Status FindRowsWithoutHeads(
-    Index* index, uint32_t run,
-    std::set<std::pair<uint64_t, uint64_t>>* tiles) {
-  return index->Scan(keys::SummaryLevel(run, 1), [&](absl::string_view key,
-                                                     absl::string_view value) {
-    const std::optional<uint64_t> tile = keys::ParseTile(key);
-    const std::optional<uint64_t> incarnation = keys::ParseTileIncarnation(key);
-    if (tile.has_value() && incarnation.has_value() &&
-        !SummaryTileView::HasHeads(value))
-      tiles->emplace(*incarnation, *tile);
-    return absl::OkStatus();
-  });
-}
-
 }  // namespace
 
 std::vector<PendingRollup> SeriesWriter::PendingRollups(size_t most) {
@@ -65,85 +33,6 @@ std::vector<PendingRollup> SeriesWriter::PendingRollups(size_t most) {
 void SeriesWriter::SetRollupAside(const PendingRollup& step) {
   absl::MutexLock lock(&core_->mutex);
   core_->series.SetAside(IdOf(step));
-}
-
-absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
-    const std::string& run) {
-  RP_ASSIGN_OR_RETURN(const uint32_t number, core_->RunNumber(run));
-  absl::MutexLock rollup_lock(&core_->rollup_mutex);
-  // Listed after the lock is taken, so that nothing is deleted in between.
-  RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps, reader_->ListSteps(run));
-  std::sort(steps.begin(), steps.end(),
-            [](const v1::StepInfo& a, const v1::StepInfo& b) {
-              return std::make_pair(a.incarnation(), a.step()) <
-                     std::make_pair(b.incarnation(), b.step());
-            });
-  RowWriter rows(core_->index.get());
-  v1::ReindexReport report;
-  uint64_t queued = 0;
-  StepRanges ranges;
-  std::set<std::pair<uint64_t, uint64_t>> stale_tiles;
-  // Record counts of the current process in the loop.
-  absl::flat_hash_map<int64_t, uint64_t> records_of_current;
-  for (const v1::StepInfo& step : steps) {
-    const auto [range, is_new] =
-        ranges.try_emplace(step.incarnation(), step.step(), step.step());
-    range->second.second = step.step();
-    if (is_new) {
-      RP_ASSIGN_OR_RETURN(
-          records_of_current,
-          CurrentRollups(core_->index.get(), number, step.incarnation()));
-    }
-    const auto head = records_of_current.find(step.step());
-    const bool current = head != records_of_current.end();
-    if (step.deleted()) {
-      if (current) continue;
-      RP_RETURN_IF_ERROR(PutDeletedHead(
-          core_->index.get(), number, step.incarnation(), step.step(), &rows));
-      stale_tiles.emplace(step.incarnation(),
-                          static_cast<uint64_t>(step.step()) >> kSummaryBits);
-      continue;
-    }
-    if (step.records() == 0) continue;
-    report.set_rank_steps(report.rank_steps() + 1);
-    if (current && head->second == step.records()) continue;
-    RP_RETURN_IF_ERROR(rows.Put(
-        keys::PendingRollup(number, step.step(), step.incarnation()), ""));
-    ++queued;
-  }
-  RP_RETURN_IF_ERROR(
-      FindRowsWithoutHeads(core_->index.get(), number, &stale_tiles));
-  report.set_queued(queued);
-  RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
-  absl::MutexLock lock(&core_->mutex);
-  for (const auto& [incarnation, tile] : stale_tiles)
-    core_->series.Touch({number, 1, incarnation, tile});
-  // Marked only after the rows are written: a crash in between leaves the run
-  // unmarked.
-  RP_RETURN_IF_ERROR(MarkSummarised(run, ranges));
-  RP_RETURN_IF_ERROR(core_->series.Reload());
-  return report;
-}
-
-absl::Status SeriesWriter::MarkSummarised(const std::string& run,
-                                          const StepRanges& ranges) {
-  RP_RETURN_IF_ERROR(core_->sticky);
-  RP_ASSIGN_OR_RETURN(v1::RunRow* const row, core_->runs.Find(run));
-  std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
-  for (const auto& [incarnation, range] : ranges) {
-    RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const sender,
-                        core_->runs.Incarnation(row->id(), incarnation));
-    sender->set_lowest_step(sender->has_lowest_step()
-                                ? std::min(sender->lowest_step(), range.first)
-                                : range.first);
-    sender->set_highest_step(std::max(sender->highest_step(), range.second));
-    batch->Put(keys::Incarnation(row->id(), incarnation),
-               sender->SerializeAsString());
-  }
-  row->set_summarised(true);
-  batch->Put(keys::Run(run), row->SerializeAsString());
-  return core_->NoteWrite(
-      core_->index->Write(std::move(batch), /*sync=*/false));
 }
 
 absl::StatusOr<bool> SeriesWriter::Describe(const PendingRollup& step,
@@ -170,7 +59,6 @@ absl::Status SeriesWriter::WriteRollup(const PendingRollup& step,
   absl::MutexLock rollup_lock(&core_->rollup_mutex);
   const StepId id = IdOf(step);
   v1::RollupHead summary = rows.head;
-  summary.set_version(kRollupVersion);
   RP_ASSIGN_OR_RETURN(const bool holds, Describe(step, &summary));
   std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
   RP_ASSIGN_OR_RETURN(

@@ -16,11 +16,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collector/store/archive_reader.h"
 #include "collector/store/commit_work.h"
 #include "collector/store/series_queue.h"
 #include "collector/store/store_core.h"
-#include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {
@@ -44,8 +42,7 @@ struct RollupRows {
 
 class SeriesWriter {
  public:
-  SeriesWriter(StoreCore* core, ArchiveReader* reader)
-      : core_(core), reader_(reader) {}
+  explicit SeriesWriter(StoreCore* core) : core_(core) {}
 
   // Returns up to `most` steps that need a rollup, the oldest steps of a run
   // first.
@@ -53,8 +50,6 @@ class SeriesWriter {
   // Marks a step that cannot be rolled up; this object does not return it
   // again.
   void SetRollupAside(const PendingRollup& step);
-  // Queues every step of the run, ended or not, that has no valid rollup.
-  absl::StatusOr<v1::ReindexReport> QueueRollups(const std::string& run);
   // Writes a rollup completely or not at all, and replaces an earlier one of
   // the step. Waits for deletions, never blocks a Commit. FAILED_PRECONDITION
   // if the step or its run no longer exists.
@@ -73,12 +68,6 @@ class SeriesWriter {
       const std::function<absl::StatusOr<std::string>(bool with_heads)>& make);
 
  private:
-  // The first and the last step of each incarnation.
-  using StepRanges = std::map<uint64_t, std::pair<int64_t, int64_t>>;
-
-  // Marks the run as one whose steps all have a row u or a valid rollup.
-  absl::Status MarkSummarised(const std::string& run, const StepRanges& ranges)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
   // Adds the counts of the step's row to the head. Returns whether the head
   // counts all of its records.
   absl::StatusOr<bool> Describe(const PendingRollup& step, v1::RollupHead* head)
@@ -88,7 +77,6 @@ class SeriesWriter {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
 
   StoreCore* const core_;
-  ArchiveReader* const reader_;
 };
 
 }  // namespace rankprobe

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contribution of one record to the counts of its step. Pure functions; the
-// commit path and the upgrade of older archives share them.
+// Contribution of one record to the counts of its step. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
 

@@ -30,12 +30,11 @@ enum SummaryField : uint8_t {
   kLayout,
   kSummaryFields
 };
-// In version 1 no column is packed; version 3 is version 2 with heads.
-constexpr char kFirstTileVersion = 1, kTileVersion = 2,
-               kTileWithHeadsVersion = 3;
+// The first byte of a row.
+constexpr char kTileKind = 2, kTileWithHeadsKind = 3;
 constexpr uint8_t kConstantColumn = 0x10, kFloatColumn = 0x20,
                   kPackedTileColumn = 0x40;
-// Version and mask; field and kind.
+// Kind and mask; field and kind.
 constexpr size_t kTileHead = 1 + 8, kTileColumnHead = 2;
 
 using TileColumn = std::array<double, kTileSlots>;
@@ -175,7 +174,7 @@ void SummaryTileWriter::PutHead(uint32_t slot, int64_t step,
 std::string SummaryTileWriter::Encode(uint64_t tile) const {
   std::string out;
   if (present_ == 0) return out;
-  out.push_back(with_heads_ ? kTileWithHeadsVersion : kTileVersion);
+  out.push_back(with_heads_ ? kTileWithHeadsKind : kTileKind);
   AppendLittleEndian(present_, &out);
   const uint64_t begin = tile << (level_ * kSummaryBits);
   std::array<TileColumn, kSummaryFields> columns{};
@@ -220,8 +219,8 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
   static_assert(kFields == kSummaryFields);
   const absl::Status bad =
       absl::DataLossError("a row of summaries cannot be read");
-  if (bytes.size() < kTileHead || bytes[0] < kFirstTileVersion ||
-      bytes[0] > kTileWithHeadsVersion)
+  if (bytes.size() < kTileHead ||
+      (bytes[0] != kTileKind && bytes[0] != kTileWithHeadsKind))
     return bad;
   SummaryTileView view;
   view.has_heads_ = HasHeads(bytes);
@@ -263,8 +262,7 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
 }
 
 bool SummaryTileView::HasHeads(absl::string_view bytes) {
-  return bytes.empty() ||
-         (bytes[0] != kFirstTileVersion && bytes[0] != kTileVersion);
+  return bytes.empty() || bytes[0] != kTileKind;
 }
 
 double SummaryTileView::At(size_t field, size_t index) const {
@@ -294,7 +292,6 @@ absl::Status SummaryTileView::ForEachHead(
       return StepExtreme{At(field, index), whole(field + 1), whole(field + 2)};
     };
     head.Clear();
-    head.set_version(kRollupVersion);
     if (whole(kSteps) == 0) {
       head.set_deleted(true);
     } else {

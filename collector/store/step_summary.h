@@ -24,8 +24,6 @@ namespace rankprobe {
 // A row of summaries covers 64^level steps.
 inline constexpr int kSummaryLevels = 3;
 inline constexpr int kSummaryBits = 6;
-// RollupHead.version of new rollups.
-inline constexpr uint32_t kRollupVersion = 1;
 
 // The largest or the smallest of several numbers.
 struct StepExtreme {
@@ -69,8 +67,7 @@ class SummaryTileWriter {
       : level_(level), with_heads_(with_heads) {}
   // Adds a summary of steps of this slot; it is merged with earlier ones.
   void Put(uint32_t slot, const StepSummary& summary);
-  // Adds the head of a step to a row of level 1, once per slot. `head` has
-  // version kRollupVersion.
+  // Adds the head of a step to a row of level 1, once per slot.
   void PutHead(uint32_t slot, int64_t step, const v1::RollupHead& head);
   // Returns the row; empty if nothing was added.
   std::string Encode(uint64_t tile) const;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/step_summary.h"
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/little_endian.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -89,7 +87,7 @@ TEST(SummaryTileTest, WhatIsReadBackIsWhatWasPutIn) {
   }
 }
 
-TEST(SummaryTileTest, RowsOfLikeNumbersAreShortAndThoseOfVersion1AreRead) {
+TEST(SummaryTileTest, RowsOfLikeNumbersAreShort) {
   SummaryTileWriter writer(1);
   for (uint32_t slot = 0; slot < kTileSlots; ++slot)
     writer.Put(slot, OneStep(slot, 1 + slot / 100.0));
@@ -101,17 +99,6 @@ TEST(SummaryTileTest, RowsOfLikeNumbersAreShortAndThoseOfVersion1AreRead) {
   ASSERT_TRUE(view.ok());
   EXPECT_EQ(view->Reduce(uint64_t{1} << 63, SummaryStat::kNorm).norm.value,
             1.63);
-  // Slots 0 and 1: a step in each, norms of 1.5 and -2, two of each.
-  std::string old = {1, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0x11, 1, 7, 0x24};
-  for (const float number : {1.5f, -2.0f})
-    AppendLittleEndian(std::bit_cast<uint32_t>(number), &old);
-  old += std::string{8, 0x11, 2};
-  const auto older = SummaryTileView::Parse(old, 1, 0);
-  ASSERT_TRUE(older.ok());
-  const StepSummary both = older->Reduce(3, SummaryStat::kAll);
-  EXPECT_EQ(both.steps, 2u);
-  EXPECT_EQ(both.norm.value, 1.5);
-  EXPECT_EQ(both.norm.count, 4u);
 }
 
 TEST(RollupHeadTest, SaysWhatTheSummarySays) {
@@ -135,16 +122,6 @@ TEST(RollupHeadTest, SaysWhatTheSummarySays) {
       EXPECT_EQ(std::signbit(got.max.value), std::signbit(summary.max.value));
     }
   }
-  // The layout of archives of version 6.
-  v1::RollupHead older;
-  older.set_made(3);
-  older.set_values(4);
-  older.mutable_norm()->set_value(1.5);
-  older.mutable_norm()->set_count(3);
-  const StepSummary got = SummaryOf(7, older);
-  EXPECT_EQ(got.norm.value, 1.5);
-  EXPECT_EQ(got.norm.count, 3u);
-  EXPECT_EQ(got.max.count, 0u);
 }
 
 // Returns the heads of a row as text.
@@ -172,7 +149,6 @@ TEST(SummaryTileTest, ARowWithHeadsSaysWhatTheHeadsSaid) {
     if (i == 4) summary.norm = StepExtreme();
     if (i == 8) summary = StepSummary();
     v1::RollupHead head;
-    head.set_version(kRollupVersion);
     if (i == 6) {
       head.set_deleted(true);
     } else {

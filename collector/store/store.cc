@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collector/store/keys.h"
-#include "collector/store/upgrade.h"
+#include "collector/store/recovery.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -15,12 +14,11 @@ namespace rankprobe {
 absl::Status Store::Recover(bool clean) {
   Index* const index = core_->index.get();
   PayloadStore* const segments = core_->segments.get();
-  RP_ASSIGN_OR_RETURN(const std::optional<std::string> schema,
-                      index->Get(keys::kSchema));
-  if (const absl::Status status = BringUpToDate(index, schema.value_or(""));
-      !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat(core_->options.data_dir,
-                                                    ": ", status.message()));
+  const absl::StatusOr<bool> is_new = CheckFormat(index);
+  if (!is_new.ok()) {
+    return absl::Status(
+        is_new.status().code(),
+        absl::StrCat(core_->options.data_dir, ": ", is_new.status().message()));
   }
   {
     absl::MutexLock lock(&core_->mutex);
@@ -29,9 +27,9 @@ absl::Status Store::Recover(bool clean) {
   }
   recovery_.torn_bytes_dropped = segments->recovery().torn_bytes_dropped;
   recovery_.segments = segments->recovery().segments;
-  if (schema.has_value() && !clean)
+  if (!*is_new && !clean)
     RP_RETURN_IF_ERROR(RecoverChunks(index, segments, &recovery_));
-  RP_RETURN_IF_ERROR(Start(schema.value_or(""), clean, &recovery_));
+  RP_RETURN_IF_ERROR(Start(/*may_have_begun=*/!*is_new && !clean, &recovery_));
   is_open_ = true;
   return absl::OkStatus();
 }

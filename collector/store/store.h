@@ -55,7 +55,7 @@ class Store final : public StoreReader,
         StoreWriter(core.get()),
         StoreRegistry(core.get()),
         SeriesReader(core.get(), this),
-        SeriesWriter(core.get(), this),
+        SeriesWriter(core.get()),
         StoreUpkeep(core.get(), this, this),
         core_(std::move(core)) {}
   // `clean`: the last process closed the archive.

@@ -54,14 +54,13 @@ absl::Status CheckChunk(const v1::PayloadChunk& chunk, bool verified,
 
 }  // namespace
 
-absl::Status StoreWriter::Start(absl::string_view schema, bool clean,
-                                RecoveryReport* recovery) {
+absl::Status StoreWriter::Start(bool may_have_begun, RecoveryReport* recovery) {
   absl::MutexLock sync_lock(&sync_mutex_);
   RP_ASSIGN_OR_RETURN(recovery->lost_syncs, CompareSyncCount());
   RP_ASSIGN_OR_RETURN(
       std::set<uint64_t> named,
-      NameSegments(core_->index.get(), core_->segments.get(), schema,
-                   !clean && recovery->lost_syncs == 0));
+      NameSegments(core_->index.get(), core_->segments.get(),
+                   may_have_begun && recovery->lost_syncs == 0));
   {
     absl::MutexLock lock(&core_->mutex);
     named_segments_ = std::move(named);

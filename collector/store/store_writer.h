@@ -37,10 +37,9 @@ class StoreWriter : public FrameStore {
  public:
   explicit StoreWriter(StoreCore* core) : core_(core) {}
 
-  // Called at open, before any commit. `schema` is the version of the index,
-  // empty if it is new; `clean`: the last process closed it.
-  absl::Status Start(absl::string_view schema, bool clean,
-                     RecoveryReport* recovery);
+  // Called at open, before any commit. `may_have_begun`: an earlier process has
+  // not closed the archive, and may have begun a segment without naming it.
+  absl::Status Start(bool may_have_begun, RecoveryReport* recovery);
   // Called at the end, after everything else.
   void Close();
 

@@ -32,7 +32,6 @@ class RollupVerifier {
             hooks_.fault(run, ": a rollup cannot be read");
             return absl::OkStatus();
           }
-          if (head.version() != kRollupVersion) return absl::OkStatus();
           return Check(key, value, run,
                        static_cast<int64_t>(swapped->incarnation),
                        static_cast<uint64_t>(swapped->step), head);

@@ -37,7 +37,6 @@
   X(ReadValuesRequest)                \
   X(VerifyRequest)                    \
   X(DeleteRequest)                    \
-  X(ReindexRequest)                   \
   X(BackupRequest)                    \
   X(SetConfigRequest)                 \
   X(SetDumpEnableRequest)             \
@@ -64,7 +63,6 @@
   X(ValuesReply)                     \
   X(VerifyReport)                    \
   X(DeleteReport)                    \
-  X(ReindexReport)                   \
   X(BackupReport)                    \
   X(SwitchResult)                    \
   X(GetConfigResponse)               \

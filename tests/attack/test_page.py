@@ -84,7 +84,7 @@ def test_no_method_is_forgotten_by_the_check(start_secured, tokens):
                     reached.add(method.name)
                     assert (answer.status == 403) == (role not in granted), (method.name, answer.status, text[:200])
     assert {"ListRuns", "SetConfig", "ListCalls"} <= reached
-    assert not reached & {"Session", "Upload", "Delete", "Backup", "Export", "Reindex", "GetTensor"}
+    assert not reached & {"Session", "Upload", "Delete", "Backup", "Export", "GetTensor"}
     assert page_of(daemon, tokens.viewer).error("TensorLook", {})[0] not in (401, 403)
     assert page_of(daemon, tokens.alice).error("TensorLook", {})[0] == 403
 

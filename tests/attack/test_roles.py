@@ -98,7 +98,6 @@ def test_A11_what_changes_something_is_audited(start_secured, tokens, tmp_path):
     assert rank.committed()
     assert harness.outcome(arc.Export, archive.ExportRequest(run="job", server_directory=str(root / "tree")))[0] == "OK"
     assert harness.outcome(arc.Backup, archive.BackupRequest(server_directory=str(root / "backup")))[0] == "OK"
-    assert harness.outcome(arc.Reindex, archive.ReindexRequest(run="job"))[0] == "OK"
     rank.goodbye()
     assert harness.wait_for(
         lambda: harness.outcome(arc.Delete, archive.DeleteRequest(run="job"))[0] == "OK", what="the deletion")
@@ -106,8 +105,8 @@ def test_A11_what_changes_something_is_audited(start_secured, tokens, tmp_path):
     assert harness.outcome(ctl.SetTriggers, control.SetTriggersRequest(run="job"))[0] == "OK"
     assert harness.outcome(ctl.ShipFlight, control.ShipFlightRequest(run="job"))[0] == "FAILED_PRECONDITION"
     audited = {path.split("/")[-1] for path, rule, _ in methods() if rule.audited}
-    assert audited == {"SetConfig", "SetDumpEnable", "SetTriggers", "ShipFlight", "Delete", "Backup", "Reindex"}
-    for action in ("Export", "Backup", "Delete", "Reindex", "SetTriggers", "ShipFlight"):
+    assert audited == {"SetConfig", "SetDumpEnable", "SetTriggers", "ShipFlight", "Delete", "Backup"}
+    for action in ("Export", "Backup", "Delete", "SetTriggers", "ShipFlight"):
         lines = [a for a in actions(daemon) if a[2] == action]
         assert all(a[:2] == ("olga", "operator") for a in lines), lines
         outcomes = [a[4] for a in lines]

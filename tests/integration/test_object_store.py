@@ -110,7 +110,7 @@ def test_what_is_deleted_in_the_store_is_not_seen_and_stays_deleted(start, start
         gone = stored(store_url, *args, check=False)
         assert gone.returncode != 0 and "training" in gone.stderr, gone.stderr
     # What changes nothing in a store is refused in a line.
-    refused = stored(store_url, "reindex", "--run", "training", check=False)
+    refused = stored(store_url, "backup", str(tmp_path / "backup"), check=False)
     assert refused.returncode > 0 and "read-only archive" in refused.stderr, refused
     assert leaf.stop() == 0
 

@@ -134,7 +134,7 @@ for verb in runs status "status --run oracle" "events --run oracle" "ledger --ru
   "query --run oracle --statistic max --csv" "scan --run oracle" "diagnose run:oracle" "diagnose run:oracle@2 run:oracle@3" "explain --run oracle" \
   "config get --run oracle" "triggers get --run oracle" "flight --run oracle" "flag --run oracle x" "export --run oracle --steps 0-2 -o $scratch/exported" \
   "export --run oracle --steps 0-2 --tar $scratch/exported.tar" "disable --run oracle" "enable --run oracle --for-steps 2" "overflow_check run:oracle@2" \
-  "first-divergence run:oracle@2 run:oracle@3" "reindex --run oracle" "verify" "backup $scratch/backup" "delete --run oracle --steps 0-1"; do
+  "first-divergence run:oracle@2 run:oracle@3" "verify" "backup $scratch/backup" "delete --run oracle --steps 0-1"; do
   read -ra words <<<"$verb"
   ask "${words[@]}"
   ask "${words[@]}" --json

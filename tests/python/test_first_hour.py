@@ -284,7 +284,7 @@ def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
      "run:new run:old` or `rankprobe diagnose run:new --reference run:old` (see"),
     (["query", "run:new", "run:old"], "query is about one run; two runs are compared by `rankprobe first-divergence run:new run:old` or "),
     (["scan", "run:new", "--json", "run:old"], "scan is about one run; two runs are compared by `rankprobe first-divergence run:new run:old` or "),
-    (["reindex", "run:new@5"], "run:new@5: reindex is about all steps of a run: --run new (see"),
+    (["disable", "run:new@5"], "run:new@5: disable is about all steps of a run: --run new (see"),
     (["bogus"], "there is no command bogus (see"),
     (["overflow_check", "--inptu_path", "x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
     (["overflow_check", "--inptu_path=x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),

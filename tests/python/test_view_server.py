@@ -177,7 +177,6 @@ def test_lines_come_one_by_one(start_view, recorded) -> None:
     ("ArchiveService/Delete", {"run": "x"}, 404, "NOT_FOUND", "no such method"),
     ("ArchiveService/Backup", {}, 404, "NOT_FOUND", "no such method"),
     ("ArchiveService/Export", {"run": "x"}, 404, "NOT_FOUND", "no such method"),
-    ("ArchiveService/Reindex", {"run": "x"}, 404, "NOT_FOUND", "no such method"),
     ("AgentService/Session", {}, 404, "NOT_FOUND", "no such method"),
     ("ArchiveService/ListRuns/", {}, 404, "NOT_FOUND", "no such method"),
     ("", {}, 404, "NOT_FOUND", "no such method"),

@@ -147,7 +147,6 @@ def test_of_a_run(commands: Commands) -> None:
     commands.valid("disable", "--run", "live", "--no-wait")
     commands.valid("export", *run, "-o", "exported")
     commands.valid("export", *run, "--format", "parquet", "-o", "values.parquet")
-    commands.valid("reindex", *run)
     commands.valid("verify")
     commands.valid("backup", str(commands.collector.directory / "backup"))
     (here / "spool").mkdir()

@@ -89,32 +89,6 @@ class SummaryTest : public TempDirTest {
     store_ = OpenStore();
     maker_ = std::make_unique<SummaryMaker>(store_.get());
   }
-  // Leaves run "run" with the single process 1 as an older collector would,
-  // without the rows of these prefixes.
-  void MakeOlder(const std::vector<std::string>& without) {
-    EditIndex([&](Index* index, IndexBatch* batch) {
-      for (const std::string& prefix : without) {
-        ASSERT_TRUE(index
-                        ->Scan(prefix,
-                               [&](absl::string_view key, absl::string_view) {
-                                 batch->Delete(key);
-                                 return absl::OkStatus();
-                               })
-                        .ok());
-      }
-      v1::RunRow row;
-      ASSERT_TRUE(row.ParseFromString(**index->Get(keys::Run("run"))));
-      row.clear_summarised();
-      batch->Put(keys::Run("run"), row.SerializeAsString());
-      v1::IncarnationRow sender;
-      const std::string sender_key = keys::Incarnation(row.id(), 1);
-      ASSERT_TRUE(sender.ParseFromString(**index->Get(sender_key)));
-      sender.clear_lowest_step();
-      sender.clear_highest_step();
-      batch->Put(sender_key, sender.SerializeAsString());
-      batch->Put(keys::kSchema, "5");
-    });
-  }
   // Steps of process 1 of "run" that have a head in table h, and the numbers of
   // the rows of level 1 that contain heads.
   struct Kept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Summaries of runs of an older collector, and steps that are not rolled up.
+// Steps of a run that are not rolled up.
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,83 +103,6 @@ TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
   expect({{8, 1}});
   RollUp();
   expect({});
-}
-
-// A run of a collector without summaries is read as before until it is
-// reindexed.
-TEST_F(SummaryTest, OlderRunsAreReindexed) {
-  Frames frames(MakeIdentity("run", 0, 1));
-  for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
-  AddStep(&frames, 70, 70, /*end=*/false);
-  Commit(frames);
-  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{3}};
-  ASSERT_TRUE(store_->Delete(options).ok());
-  MakeOlder({"u", "h", "j"});
-  v1::ListModulesRequest names;
-  names.set_run("run");
-  names.set_rows(v1::GRID_ROWS_MODULE);
-  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 70u);
-  v1::QueryGridRequest request;
-  request.set_run("run");
-  request.set_rows(v1::GRID_ROWS_RANK);
-  bool from_summaries = true;
-  ASSERT_TRUE(QueryGrid(
-                  store_.get(), request, [] { return false; },
-                  [&](const v1::GridReply& reply) {
-                    if (reply.has_head()) {
-                      from_summaries = reply.head().from_summaries();
-                      EXPECT_EQ(reply.head().rank_steps(), 70u);
-                    }
-                    return absl::OkStatus();
-                  })
-                  .ok());
-  EXPECT_FALSE(from_summaries);
-  const auto report = store_->QueueRollups("run");
-  ASSERT_TRUE(report.ok());
-  EXPECT_EQ(report->queued(), 70u);
-  ExpectTheSame();
-  MakeSummaries();
-  ExpectTheSame();
-  const v1::GridHead head = Ask({}, false).head;
-  EXPECT_EQ(head.rolled_up_rank_steps(), 70u);
-  EXPECT_EQ(head.deleted_rank_steps(), 1u);
-  EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
-}
-
-// Its deleted steps have no heads, so rows that were made earlier would not
-// count them.
-TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
-  Frames frames(MakeIdentity("run", 0, 1));
-  for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
-  Commit(frames);
-  RollUp();
-  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{3, 66}};
-  ASSERT_TRUE(store_->Delete(options).ok());
-  const std::string heads = keys::RollupHeads(*store_->RunNumber("run"), 1);
-  MakeOlder({"u", "j", keys::AtStep(heads, 3), keys::AtStep(heads, 66)});
-  MakeSummaries();
-  EXPECT_EQ(Tiles(1, 1), 0u);
-  EXPECT_EQ(Tiles(2, 1), 0u);
-  // The process continues; steps that are rolled up now have rows.
-  const size_t before = frames.size();
-  AddStep(&frames, 70, 70);
-  ASSERT_TRUE(store_->Commit(frames.Range(before, frames.size())).ok());
-  v1::ListModulesRequest names;
-  names.set_run("run");
-  names.set_rows(v1::GRID_ROWS_MODULE);
-  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 1u);
-  MakeSummaries();
-  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 0u);
-  EXPECT_EQ(Tiles(1, 1), 1u);
-  EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
-  EXPECT_EQ(Tiles(1, 1), 0u);
-  EXPECT_EQ(Ask({}, false).head.deleted_rank_steps(), 2u);
-  ExpectTheSame();
-  MakeSummaries();
-  EXPECT_EQ(Tiles(1, 1), 2u);
-  EXPECT_EQ(Tiles(2, 1), 1u);
-  EXPECT_EQ(Ask({}, false).head.deleted_rank_steps(), 2u);
-  ExpectTheSame();
 }
 
 }  // namespace
