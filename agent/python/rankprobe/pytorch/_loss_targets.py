@@ -21,6 +21,7 @@ from rankprobe.pytorch._leaf_graph import between_trained, data_of, image_range,
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._place_graph import rotary_places
+from rankprobe.pytorch._sequence_graph import layers_ahead
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 from rankprobe.pytorch._target_graph import undefined_targets
 from rankprobe.pytorch._term_graph import inverted_term, minimised_likelihood, terms_of
@@ -213,7 +214,8 @@ class LossTargets:
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
                     "masks_behind": masks_behind(nodes), "repeated_masks": repeated_masks(nodes),
                     "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes),
-                    "rotary_places": rotary_places(nodes), "sequence_means": sequence_means(nodes)}
+                    "rotary_places": rotary_places(nodes), "sequence_means": sequence_means(nodes),
+                    "layers_ahead": layers_ahead(node, target, counts)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
                 read["loss_padding"] = self._padding(nodes, target, counts)
             self._graph = {name: values for name, values in read.items() if values}
