@@ -64,7 +64,12 @@ bool MayBeReceiveBuffer(absl::string_view name) {
 class Scanner {
  public:
   Scanner(const ScanInput& input, const ScanOptions& options)
-      : input_(input), options_(options), replicated_(input) {}
+      : input_(input), options_(options), replicated_(input) {
+    for (const ScanSeries& series : input.values) {
+      if (series.name == "Training.0.debug.fresh_optimizers.1")
+        stepped_ = &series.cells;
+    }
+  }
 
   std::vector<ScanFinding> RunReplicas() {
     for (size_t value = 0; value < input_.values.size(); ++value) {
@@ -281,6 +286,16 @@ class Scanner {
     return true;
   }
 
+  // Whether optimizers step more often in this step than in the next one. When
+  // a second training begins, its first updates belong to one step until its
+  // optimizer ends the steps, and only the first of them is recorded.
+  bool HasMoreUpdates(size_t i) const {
+    if (stepped_ == nullptr || i + 1 >= stepped_->size()) return false;
+    const ScanCell& here = (*stepped_)[i];
+    const ScanCell& next = (*stepped_)[i + 1];
+    return IsFinite(here) && IsFinite(next) && here.largest > next.largest;
+  }
+
   // Only the optimizer changes a parameter, so the next step must find the
   // value that the last one left. If that never holds, the program changes the
   // parameter in each step.
@@ -299,7 +314,7 @@ class Scanner {
       const ScanCell& before = (*left)[i];
       const ScanCell& now = cells[i + 1];
       if (input_.steps[i + 1] != input_.steps[i] + 1 || !IsFinite(before) ||
-          !IsFinite(now) || before.count != now.count)
+          !IsFinite(now) || before.count != now.count || HasMoreUpdates(i))
         continue;
       if (before.largest == now.largest && before.smallest == now.smallest) {
         ++same;
@@ -562,6 +577,8 @@ class Scanner {
   absl::flat_hash_set<std::string> pass_zero_;
   // By kind, over all steps.
   absl::flat_hash_map<absl::string_view, double> largest_gradients_;
+  // The number of optimizer steps in each step. Null if it was not recorded.
+  const std::vector<ScanCell>* stepped_ = nullptr;
   const ReplicatedValues replicated_;
 };
 

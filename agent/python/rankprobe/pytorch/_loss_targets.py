@@ -123,6 +123,10 @@ class LossTargets:
             if node.name() in NLL:
                 self._note_call(loss.grad_fn, node)
 
+    def begin(self) -> None:
+        """Call when another model is trained, whose graphs are other ones."""
+        self._graph_steps = self._shape_steps = 0
+
     def hold(self, optimizer: Any) -> None:
         """Call when a step of `optimizer` begins."""
         if self._shape_steps < _GRAPH_STEPS:
