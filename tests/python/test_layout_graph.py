@@ -123,6 +123,9 @@ def test_targets_that_a_loss_does_not_know():
     binary = F.binary_cross_entropy_with_logits
     assert _read(undefined_targets, binary(x, 2 * label - 1)) == _read(undefined_targets, binary(x, label + 1)) == [BINARY]
     # Labels that are smoothed, or shifted at random.
+    # Of several losses, each is judged.
+    for one, other in ((label, 2 * label - 1), (2 * label - 1, label)):
+        assert _read(undefined_targets, binary(x, one) + binary(y, other)) == [BINARY]
     assert _read(undefined_targets, binary(x, 0.8 * label + 0.1)) == _read(undefined_targets, binary(x, 1.4 * label - 0.2)) == [0]
     # -1 stands for no label, which the program leaves out.
     assert _read(undefined_targets, (binary(x, label - 1, reduction="none") * label).mean()) == _read(undefined_targets, binary(x, label - 1, label)) == []

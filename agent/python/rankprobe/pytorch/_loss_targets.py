@@ -39,6 +39,17 @@ _FEW = 4
 _PRIME, _MOST_TARGETS = 16777213, 65536
 
 
+# Of several losses of a step, the one with the largest first number; of the others the first.
+_WORSE = ("loss_broadcast", "undefined_targets", "minimised_likelihood")
+
+
+def _worse(one: list[Any], other: list[Any]) -> list[Any]:
+    """Returns the list of tensors whose first is the larger. Does not wait for them."""
+    if len(one) != len(other) or one[0].device != other[0].device:
+        return one
+    return [torch.where(other[0] > one[0], second, first) for first, second in zip(one, other)]
+
+
 def _nodes(root: Any, most: int) -> Iterator[Any]:
     """Yields at most `most` nodes of a graph, the nearest first."""
     seen, line = {root}, [root]
@@ -174,7 +185,8 @@ class LossTargets:
             self._untrained.update((id(one), one.numel()) for one in untrained)
         for name, values in read.items():
             if values:
-                self._shapes.setdefault(name, values)
+                known = self._shapes.get(name)
+                self._shapes[name] = _worse(known, values) if known and name in _WORSE else known or values
         for name, one in (("dropout_checksum", dropout_masks(nodes, _checksum)), ("regression_checksum", regression_targets(near, _checksum))):
             if one is not None:
                 self._shapes.setdefault(name, one)
