@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether recurrent and convolution layers of a language model show a position what comes behind it."""
+"""Tests of recurrent and convolution layers that show a position of a language model what comes behind it."""
 import pytest
 import torch
 import torch.nn as nn
