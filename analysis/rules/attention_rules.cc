@@ -26,18 +26,21 @@ class AttentionSeesFuture : public RankRule {
     return "attention in both directions where the targets are not the next "
            "tokens: encoders, masked language models; a prefix of up to "
            "half of the sequence whose tokens see each other; normalizations "
-           "over the features";
+           "over the features; one direction of a recurrent layer, "
+           "convolutions whose padding is at the beginning";
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
     return KnowsTraining(input, "attention_sees") ||
-           KnowsTraining(input, "repeated_masks");
+           KnowsTraining(input, "repeated_masks") ||
+           KnowsTraining(input, "layers_ahead");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       std::optional<RankFinding> found = LookAt(input, rank);
       if (!found.has_value()) found = MaskAfterSoftmax(input, rank);
       if (!found.has_value()) found = MaskRepeated(input, rank);
+      if (!found.has_value()) found = LayersAhead(input, rank);
       if (found.has_value()) return {*std::move(found)};
     }
     return {};
@@ -81,6 +84,15 @@ class AttentionSeesFuture : public RankRule {
         "see keys of later parts, or not all of earlier ones");
     if (found.has_value()) found->exact = false;
     return found;
+  }
+  static std::optional<RankFinding> LayersAhead(const RankInput& input,
+                                                const RankSeries& rank) {
+    return SomeCalls(
+        input, rank, "layers_ahead",
+        " recurrent or convolution layers a position sees those behind it, and "
+        "the targets are the next tokens: bidirectional=True, or padding at "
+        "the "
+        "end as well as at the beginning, shows the model its targets");
   }
   static std::optional<RankFinding> LookAt(const RankInput& input,
                                            const RankSeries& rank) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules about the batches that ranks and steps train on.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -395,6 +396,96 @@ class BatchesOfOneClass : public RankRule {
   static constexpr double kLeastTargets = 8;
 };
 
+// Ranks that each hold a part of the layers compute one loss of one batch.
+class LossesPart : public RankRule {
+ public:
+  absl::string_view name() const override { return "losses-part"; }
+  absl::string_view needs() const override { return "parameters, training"; }
+  absl::string_view subject() const override {
+    return "ranks that take one batch and hold parts of a model";
+  }
+  absl::string_view twin() const override {
+    return "replicas, ranks that take other data, and models that have no "
+           "weight in common; other targets on each rank; dropouts";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && KnowsTraining(input, "loss") &&
+           KnowsTraining(input, "input_checksum");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    const RankSeries& first = input.ranks[0];
+    for (const RankSeries& other : input.ranks) {
+      if (&other == &first || !HoldParts(input, first, other)) continue;
+      size_t steps = 0, apart = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> data = TrainingAt(first, "input_checksum", i);
+        if (data.empty()) continue;
+        if (data != TrainingAt(other, "input_checksum", i) ||
+            TrainingAt(first, "target_checksum", i) !=
+                TrainingAt(other, "target_checksum", i) ||
+            !TrainingAt(first, "dropout_checksum", i).empty()) {
+          steps = 0;
+          break;
+        }
+        ++steps;
+        apart +=
+            AreApart(TrainingAt(first, "loss", i), TrainingAt(other, "loss", i))
+                ? 1
+                : 0;
+      }
+      if (steps < kLeast) continue;
+      Judge();
+      if (apart < steps) continue;
+      RankFinding finding;
+      finding.step = input.steps[0];
+      finding.name = "Training.0.debug.loss";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "ranks ", first.rank, " and ", other.rank,
+          " take the same data and hold parts of one model, and their losses "
+          "differ in each of ",
+          steps,
+          " steps: between the parts and the loss a sum (or a maximum) over "
+          "the ranks is missing, as that of the exponentials of a "
+          "cross entropy whose classes are on several ranks");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 3;  // steps
+  static constexpr double kRounding = 1e-4;
+
+  static bool AreApart(const std::vector<double>& a,
+                       const std::vector<double>& b) {
+    return a.size() == 1 && b.size() == 1 &&
+           std::fabs(a[0] - b[0]) >
+               kRounding * std::max(std::fabs(a[0]), std::fabs(b[0]));
+  }
+  // Whether they have weights in common that stay so, and others that are not.
+  static bool HoldParts(const RankInput& input, const RankSeries& a,
+                        const RankSeries& b) {
+    size_t common = 0, own = 0;
+    for (const std::string& parameter : ParametersOf(a)) {
+      const auto* const of_a = a.Of("Parameter", parameter, "param");
+      const auto* const of_b = b.Of("Parameter", parameter, "param");
+      if (of_a == nullptr || of_b == nullptr) continue;
+      const size_t last = input.steps.size() - 1;
+      if (!IsFinite((*of_a)[0]) || !IsFinite((*of_b)[0])) continue;
+      if (!AreEqual((*of_a)[0], (*of_b)[0])) {
+        ++own;
+      } else if (AreEqual((*of_a)[last], (*of_b)[last]) &&
+                 !AreEqual((*of_a)[0], (*of_a)[last])) {
+        ++common;
+      }
+    }
+    return common > own && own > 0;
+  }
+};
+
 }  // namespace
 
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -402,6 +493,7 @@ void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<SameBatchOnRanks>());
   rules->push_back(std::make_unique<OptimizerStepSkipped>());
   rules->push_back(std::make_unique<BatchRepeated>());
+  rules->push_back(std::make_unique<LossesPart>());
 }
 
 }  // namespace rankprobe::analysis

@@ -226,6 +226,10 @@ TEST_F(RankRulesTest, ASumOverRanksThatIsNotDivided) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_THAT(found[0].what, HasSubstr("not divided"));
+  Reduce([](size_t, size_t) { return 4.0; });
+  ASSERT_THAT(Find("gradient-multiple"), SizeIs(1));
+  EXPECT_THAT(Find("gradient-multiple")[0].what,
+              HasSubstr("multiplied by the number of ranks"));
 }
 
 class MicroBatchesTest : public OneRankTest {

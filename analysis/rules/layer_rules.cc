@@ -7,12 +7,14 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "analysis/rules/rank_rule.h"
 
 namespace rankprobe::analysis {
@@ -318,12 +320,84 @@ class InputRescaled : public RankRule {
                                             "Conv3d"};
 };
 
+// A layer that begins at zero and is frozen adds nothing to the model.
+class LayerGivesZeros : public RankRule {
+ public:
+  absl::string_view name() const override { return "layer-gives-zeros"; }
+  absl::string_view needs() const override { return "activations, parameters"; }
+  absl::string_view subject() const override {
+    return "a linear or convolution layer that is not trained";
+  }
+  absl::string_view twin() const override {
+    return "layers that begin at zero and are trained; layers without a call "
+           "in "
+           "a step; a frozen model on its own; layers that were pruned: worth "
+           "a "
+           "look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return HasParameters(input);
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    const RankSeries& rank = input.ranks[0];
+    std::set<std::string> layers;
+    for (const std::string& parameter : ParametersOf(rank)) {
+      const auto* const taken = rank.Of("Parameter", parameter, "grad");
+      if (taken != nullptr &&
+          std::any_of(taken->begin(), taken->end(), IsFinite))
+        layers.insert(parameter.substr(0, parameter.rfind('.')));
+    }
+    for (const auto& [name, cells] : rank.values) {
+      const std::string layer = LayerOf(name);
+      if (layer.empty() || layers.contains(layer)) continue;
+      Judge();
+      size_t zeros = 0, calls = 0;
+      for (const RankCell& cell : cells) {
+        calls += cell.is_there ? 1 : 0;
+        zeros += cell.is_there && cell.largest == 0 && cell.smallest == 0;
+      }
+      if (zeros < kLeast || zeros < calls) continue;
+      if (found.has_value()) {
+        ++found->others;
+        continue;
+      }
+      found = RankFinding{input.steps[0], -1, name, "", false};
+      found->what =
+          absl::StrCat(layer, " gives zeros in each of ", zeros,
+                       " steps and is not trained: a layer that begins at zero "
+                       "and is frozen, "
+                       "as that of an adapter, adds nothing to the model");
+    }
+    if (!found.has_value()) return {};
+    return {*std::move(found)};
+  }
+
+ private:
+  static constexpr size_t kLeast = 8;  // steps
+
+  // "layers.0.fc" of "Module.layers.0.fc.Linear.forward.0.output.0"; "" of
+  // other values.
+  static std::string LayerOf(absl::string_view name) {
+    if (!absl::ConsumePrefix(&name, "Module.") ||
+        !absl::ConsumeSuffix(&name, ".forward.0.output.0"))
+      return "";
+    for (const absl::string_view of :
+         {".Linear", ".Conv1d", ".Conv2d", ".Conv3d"}) {
+      if (absl::ConsumeSuffix(&name, of)) return std::string(name);
+    }
+    return "";
+  }
+};
+
 }  // namespace
 
 void AddLayerRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<OutputConstant>());
   rules->push_back(std::make_unique<GradientsVanish>());
   rules->push_back(std::make_unique<InputRescaled>());
+  rules->push_back(std::make_unique<LayerGivesZeros>());
 }
 
 }  // namespace rankprobe::analysis

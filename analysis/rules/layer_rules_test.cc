@@ -47,6 +47,25 @@ TEST_F(OneRankTest, ANormalizationOfOneNumber) {
   EXPECT_THAT(Find("output-constant"), IsEmpty());
 }
 
+TEST_F(OneRankTest, ALayerThatGivesZeros) {
+  const std::string given = "Module.l.lora_b.Linear.forward.0.output.0";
+  for (size_t i = 0; i < kRankSteps; ++i) At(0, given, i) = Cell(0, 0);
+  const auto found = Find("layer-gives-zeros");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].name, given);
+  EXPECT_THAT(found[0].what, HasSubstr("l.lora_b gives zeros"));
+  // It is trained, or gives zeros at first.
+  At(0, given, 9) = Cell(0.1, 0);
+  EXPECT_THAT(Find("layer-gives-zeros"), IsEmpty());
+  At(0, given, 9) = Cell(0, 0);
+  for (const char* what : {"param", "grad"}) {
+    for (size_t i = 0; i < kRankSteps; ++i)
+      At(0, OfParameter("l.lora_b.weight", what), i) = Cell(0.1, 0);
+  }
+  EXPECT_THAT(Find("layer-gives-zeros"), IsEmpty());
+}
+
 TEST_F(OneRankTest, GradientsThatVanish) {
   const auto layers = [&](const std::function<double(size_t)>& power) {
     for (size_t layer = 0; layer < 9; ++layer) {

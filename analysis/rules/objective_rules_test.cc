@@ -198,6 +198,16 @@ TEST_F(ObjectiveRulesTest, AMaskOfOnePartForAllParts) {
   EXPECT_THAT(found.what, HasSubstr("in 2 of 2"));
 }
 
+TEST_F(ObjectiveRulesTest, LayersInBothDirections) {
+  Training(0, "layers_ahead.0", 1, 0);
+  Training(0, "layers_ahead.1", 1, 4);
+  EXPECT_THAT(Find("attention-sees-future"), IsEmpty());
+  Training(0, "layers_ahead.0", 1, 2);
+  const RankFinding found = One("attention-sees-future");
+  EXPECT_TRUE(found.exact);
+  EXPECT_THAT(found.what, HasSubstr("in 2 of 4 recurrent"));
+}
+
 TEST_F(ObjectiveRulesTest, AWarmUpThatIsZero) {
   for (const auto& [zero, findings] :
        {std::pair<size_t, size_t>{1, 0}, {8, 1}, {kNumberOfSteps, 0}}) {

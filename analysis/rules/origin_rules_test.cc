@@ -465,6 +465,7 @@ TEST_F(OriginRulesTest, WhatTheGraphOfALossShows) {
       {"view-mixes", "mixed_views", {}, {2, 1}, true, "before an attention"},
       {"view-mixes", "mixed_views", {}, {3, 1}, false, "over the heads"},
       {"view-mixes", "mixed_views", {}, {4, 1}, true, "samples of a batch"},
+      {"view-mixes", "mixed_views", {}, {6, 1}, false, "keeps no dimension"},
       {"target-unreachable",
        "unreachable_targets",
        {0.01, 0, 1},

@@ -92,6 +92,42 @@ TEST_F(ParallelRulesTest, ASumOfWhatEachRankHasWhole) {
   EXPECT_THAT(Find("copies-summed"), IsEmpty());
 }
 
+TEST_F(ParallelRulesTest, LossesOfPartsOfOneModel) {
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      for (const size_t layer : {0UL, 1UL, 2UL})
+        Gradient(r, absl::StrCat("layers.", layer), i, Some(layer, i), {}, {});
+      Gradient(r, "head", i, Some(9, i, r), {}, {});
+      Training(r, "loss", i, 3 - 0.1 * static_cast<double>(i));
+      Training(r, "input_checksum", i, static_cast<double>(7 * i + 1));
+    }
+  }
+  EXPECT_THAT(Find("losses-part"), IsEmpty());
+  for (size_t i = 0; i < kParallelSteps; ++i) Training(1, "loss", i, 3.01);
+  ASSERT_THAT(Find("losses-part"), SizeIs(1));
+  EXPECT_THAT(Find("losses-part")[0].what, HasSubstr("ranks 0 and 1"));
+  const RankInput apart = input_;
+  // Other data, other targets, masks of dropouts.
+  for (const char* name :
+       {"input_checksum", "target_checksum", "dropout_checksum"}) {
+    input_ = apart;
+    Training(0, name, 2, 5);
+    EXPECT_THAT(Find("losses-part"), IsEmpty()) << name;
+  }
+  // Replicas, and models of their own.
+  input_ = apart;
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) Gradient(r, "head", i, Some(9, i), {}, {});
+  }
+  EXPECT_THAT(Find("losses-part"), IsEmpty());
+  input_ = apart;
+  for (size_t i = 0; i < kParallelSteps; ++i) {
+    for (const size_t layer : {0UL, 1UL, 2UL})
+      Gradient(1, absl::StrCat("layers.", layer), i, Some(layer, i, 7), {}, {});
+  }
+  EXPECT_THAT(Find("losses-part"), IsEmpty());
+}
+
 TEST_F(ParallelRulesTest, ABiasThatEachRankAdds) {
   const std::string layer = "Module.down.Linear.forward.0.";
   for (size_t i = 0; i < kParallelSteps; ++i) {

@@ -34,8 +34,8 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
                   "micro-batches-lost", "clip-uneven", "clip-norm",
                   "tied-weights-part", "frozen-moves", "average-inverted",
                   "parts-not-scaled", "follower-parts", "micro-batches-scaled",
-                  "update-undone", "part-not-sent", "output-constant",
-                  "gradients-vanish", "input-rescaled"));
+                  "layer-gives-zeros", "update-undone", "part-not-sent",
+                  "output-constant", "gradients-vanish", "input-rescaled"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));

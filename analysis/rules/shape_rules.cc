@@ -195,12 +195,12 @@ class ViewMixes : public ShapeRule {
                                     size_t step) const override {
     if (TrainingAt(rank, "sequence_dims", step).size() == 3) Judge();
     const std::vector<double> found = TrainingAt(rank, "mixed_views", step);
-    if (found.size() != 2 || found[0] < kResult || found[0] > kClasses)
+    if (found.size() != 2 || found[0] < kResult || found[0] > kAll)
       return std::nullopt;
     Judge();
     RankFinding finding;
     finding.name = "Training.0.debug.mixed_views.0";
-    finding.exact = found[0] != kHeads;
+    finding.exact = found[0] != kHeads && found[0] != kAll;
     finding.what = absl::StrCat(
         "in ", found[1], found[1] == 1 ? " place" : " places", " ",
         found[0] == kResult
@@ -217,6 +217,10 @@ class ViewMixes : public ShapeRule {
         : found[0] == kStates
             ? "what a recurrent layer ends with, [layers, batch, features], is "
               "viewed as [batch, layers * features]: samples of a batch mix"
+        : found[0] == kAll
+            ? "a view() keeps no dimension of its tensor and no product of "
+              "neighbours, as from [ranks, batch, positions, features] to "
+              "[batch, positions, ranks * features]: samples mix"
             : "the logits of a cross entropy, [batch, classes, places], are "
               "viewed as [batch * places, classes]: places and classes mix",
         ". transpose() is missing: view() and reshape() exchange no "
@@ -226,7 +230,7 @@ class ViewMixes : public ShapeRule {
 
   // As the agent writes it.
   static constexpr double kResult = 1, kValues = 2, kHeads = 3, kStates = 4,
-                          kClasses = 5;
+                          kClasses = 5, kAll = 6;
 };
 
 // No weights make a sigmoid 1.2.

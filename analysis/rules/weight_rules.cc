@@ -413,6 +413,9 @@ class GradientMultiple : public RankRule {
                           " micro batches twice");
     if (ranks > 1 && calls > 1 && is(r * c))
       return "the sum over ranks and micro batches is not divided";
+    if (ranks > 1 && is(r * r))
+      return "the loss is multiplied by the number of ranks, and the sum over "
+             "ranks is not divided";
     if (is(2)) return "it is counted twice";
     if (is(0.5)) return "half of it is lost";
     return "";

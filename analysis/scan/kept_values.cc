@@ -37,6 +37,22 @@ std::string UpToKind(absl::string_view name) {
 
 }  // namespace
 
+KeptValues::KeptValues(const ScanInput& input,
+                       const ReplicatedValues& replicated, ScanFindings& found)
+    : input_(input), replicated_(replicated), found_(found) {
+  for (const ScanSeries& series : input.values) {
+    if (series.name == "Training.0.debug.fresh_optimizers.1")
+      stepped_ = &series.cells;
+  }
+}
+
+bool KeptValues::HasMoreUpdates(size_t column) const {
+  if (stepped_ == nullptr || column + 1 >= stepped_->size()) return false;
+  const ScanCell& here = (*stepped_)[column];
+  const ScanCell& next = (*stepped_)[column + 1];
+  return IsFinite(here) && IsFinite(next) && here.largest > next.largest;
+}
+
 void KeptValues::FindChanged(size_t value) {
   const std::string& name = input_.values[value].name;
   if (!input_.each_step || !absl::StartsWith(name, "Parameter.") ||
@@ -52,7 +68,7 @@ void KeptValues::FindChanged(size_t value) {
     const ScanCell& before = (*left)[i];
     const ScanCell& now = cells[i + 1];
     if (input_.steps[i + 1] != input_.steps[i] + 1 || !IsFinite(before) ||
-        !IsFinite(now) || before.count != now.count)
+        !IsFinite(now) || before.count != now.count || HasMoreUpdates(i))
       continue;
     if (before.largest == now.largest && before.smallest == now.smallest) {
       ++same;

@@ -19,8 +19,7 @@ namespace rankprobe::analysis {
 class KeptValues {
  public:
   KeptValues(const ScanInput& input, const ReplicatedValues& replicated,
-             ScanFindings& found)
-      : input_(input), replicated_(replicated), found_(found) {}
+             ScanFindings& found);
 
   // Only the optimizer changes a parameter, so the next step must find the
   // value that the last one left. If that never holds, the program changes the
@@ -32,6 +31,10 @@ class KeptValues {
   void FindNoMore(size_t value);
 
  private:
+  // Whether optimizers step more often in this step than in the next one. When
+  // a second training begins, its first updates belong to one step until its
+  // optimizer ends the steps, and only the first of them is recorded.
+  bool HasMoreUpdates(size_t column) const;
   // Whether the parameter of this state was updated in that step: each of
   // several optimizers may run in other steps.
   bool IsUpdated(absl::string_view state, size_t column);
@@ -42,6 +45,8 @@ class KeptValues {
   const ScanInput& input_;
   const ReplicatedValues& replicated_;
   ScanFindings& found_;
+  // The number of optimizer steps in each step. Null if it was not recorded.
+  const std::vector<ScanCell>* stepped_ = nullptr;
   // For each parameter, the columns in which it was updated.
   std::map<std::string, std::vector<bool>> updated_;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/scan/trainings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -160,6 +161,7 @@ TEST_F(ScanTest, TheLossWandersLess) {
   EXPECT_THAT(findings_of("Module.a.Linear.forward.0.output.0"), IsEmpty());
   At(0) = Of(30 * At(0).largest, 30 * At(0).smallest);
   EXPECT_THAT(findings_of("Module.a.Linear.forward.0.output.0"), SizeIs(1));
+  EXPECT_THAT(findings_of("Training.0.debug.fresh_optimizers.1"), IsEmpty());
   EXPECT_THAT(findings_of("Training.0.debug.step_seconds"), IsEmpty())
       << "of the machine, not of the training";
 }
@@ -364,6 +366,16 @@ TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
   EXPECT_THAT(Find(), IsEmpty());
   input_.values.back().cells[kFault / 2 + 4] = kept;
   One(ScanKind::kChanged);
+  // A second training begins in the step before, with several updates.
+  ScanSeries stepped;
+  stepped.name = "Training.0.debug.fresh_optimizers.1";
+  stepped.cells.assign(kSteps, Of(1, 1));
+  input_.values.push_back(stepped);
+  One(ScanKind::kChanged);
+  for (const size_t step : {kFault / 2 - 1, kFault / 2 + 4, kFault - 1})
+    input_.values.back().cells[step] = Of(6, 6);
+  EXPECT_THAT(Find(), IsEmpty());
+  input_.values.pop_back();
   // A program that clips its weights in each step changes them on purpose.
   for (ScanCell& cell : input_.values.back().cells) cell = Of(9, 9);
   EXPECT_THAT(Find(), IsEmpty());
@@ -558,6 +570,23 @@ TEST_F(ScanTest, PartsOfAWeightThatBeginAlike) {
   // A value that has not a cell for each step is not read.
   input_.values.back().cells.resize(1);
   EXPECT_THAT(Find(), Not(IsEmpty()));
+}
+
+TEST_F(ScanTest, ModelsThatAreTrainedOneAfterTheOther) {
+  EXPECT_THAT(TrainingsOf(input_), SizeIs(1));
+  EXPECT_EQ(LongestOf(input_, TrainingsOf(input_)).last_step,
+            input_.steps.back());
+  ScanSeries begins;
+  begins.name = "Training.0.debug.new_training";
+  begins.cells.resize(kSteps);
+  for (const size_t step : {size_t{10}, kSteps - 5})
+    begins.cells[step] = Of(1, 1);
+  input_.values.push_back(begins);
+  const std::vector<Training> trainings = TrainingsOf(input_);
+  ASSERT_THAT(trainings, SizeIs(3));
+  EXPECT_EQ(trainings[0].last_step, input_.steps[9]);
+  EXPECT_EQ(LongestOf(input_, trainings).first_step, input_.steps[10]);
+  EXPECT_EQ(LongestOf(input_, trainings).last_step, input_.steps[kSteps - 6]);
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "analysis/calls/call_place.h"
+#include "analysis/scan/trainings.h"
 #include "cli/client/run_rules.h"
 #include "cli/client/run_scope.h"
 #include "common/base/status_macros.h"
@@ -70,15 +72,35 @@ absl::StatusOr<RankInput> ReadDump(FileSystem* file_system,
   return input;
 }
 
+// Leaves one of the trainings.
+void LeaveSteps(const analysis::Training& training, RankInput* input) {
+  const auto first = absl::c_lower_bound(input->steps, training.first_step) -
+                     input->steps.begin();
+  const auto end = absl::c_upper_bound(input->steps, training.last_step) -
+                   input->steps.begin();
+  input->steps = {input->steps.begin() + first, input->steps.begin() + end};
+  for (RankSeries& rank : input->ranks) {
+    for (auto& [name, cells] : rank.values) {
+      cells.resize(std::max(cells.size(), static_cast<size_t>(end)));
+      cells = {cells.begin() + first, cells.begin() + end};
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status DiagnoseDumpByRules(FileSystem* file_system,
                                  const DumpLayout& layout,
                                  DiagnosisReport* report) {
   if (layout.debug) return absl::OkStatus();
-  RP_ASSIGN_OR_RETURN(const RankInput input, ReadDump(file_system, layout));
+  RP_ASSIGN_OR_RETURN(RankInput input, ReadDump(file_system, layout));
   RunScan scan;
   scan.input = NormsOf(input);
+  scan.trainings = analysis::TrainingsOf(scan.input);
+  if (scan.trainings.size() > 1) {
+    LeaveSteps(analysis::LongestOf(scan.input, scan.trainings), &input);
+    scan.input = NormsOf(input);
+  }
   scan.head.set_steps(input.steps.size());
   const bool has_training = HasValuesOf(scan.input, "Training.");
   const bool has_parameters = HasValuesOf(scan.input, "Parameter.");
@@ -86,6 +108,7 @@ absl::Status DiagnoseDumpByRules(FileSystem* file_system,
   scan.is_monitored_whole = has_training && has_parameters &&
                             HasValuesOf(scan.input, "Update.") &&
                             FollowEachOther(input.steps);
+  NoteTrainings(scan, report);
   AddRules(AskRules(input), scan, report);
   return absl::OkStatus();
 }

@@ -111,6 +111,7 @@ class RunDiagnosis {
       report_->Healthy(absl::StrCat("replicas were compared within ",
                                     Counted(scan.groups.size(), "group"),
                                     " of ranks, found from equal parameters"));
+    NoteTrainings(scan, report_);
     JudgeScope(scan, skipped);
     RP_ASSIGN_OR_RETURN(
         std::string ended,

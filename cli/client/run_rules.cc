@@ -178,6 +178,8 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
   for (const std::vector<int64_t>& group : scan.groups) {
     RunScanRequest of_group = request;
     of_group.ranks = group;
+    of_group.from_step = scan.input.steps.front();
+    of_group.to_step = scan.input.steps.back();
     RP_ASSIGN_OR_RETURN(const analysis::ScanInput norms,
                         ReadNorms(globals, of_group));
     AskGroup(norms, RanksText(group), &asked);
@@ -229,6 +231,15 @@ RunRules AskRules(const analysis::RankInput& input) {
   }
   AskRanks(input, input.ranks.size() > 1, &asked);
   return asked.Take();
+}
+
+void NoteTrainings(const RunScan& scan, DiagnosisReport* report) {
+  if (scan.trainings.size() < 2) return;
+  report->Note(absl::StrCat("the program trains ", scan.trainings.size(),
+                            " models one after the other: only the longest "
+                            "training is judged, steps ",
+                            scan.input.steps.front(), " to ",
+                            scan.input.steps.back()));
 }
 
 void AddRules(RunRules rules, const RunScan& scan, DiagnosisReport* report) {

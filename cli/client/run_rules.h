@@ -35,6 +35,9 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
 RunRules AskRules(const analysis::RankInput& input);
 // Returns the largest and the smallest norm over the ranks.
 analysis::ScanInput NormsOf(const analysis::RankInput& input);
+// Notes which steps are judged if the program trains several models one after
+// the other.
+void NoteTrainings(const RunScan& scan, DiagnosisReport* report);
 
 // Adds the findings, the rules that found nothing and those that did not judge.
 void AddRules(RunRules rules, const RunScan& scan, DiagnosisReport* report);

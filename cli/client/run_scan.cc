@@ -329,8 +329,9 @@ int64_t Stranger(const std::map<int64_t, double>& numbers) {
 }  // namespace
 
 absl::StatusOr<RunScan> ScanRun(const Globals& globals,
-                                const RunScanRequest& asked) {
+                                const RunScanRequest& request) {
   RunScan scan;
+  RunScanRequest asked = request;
   RP_ASSIGN_OR_RETURN(scan.input,
                       ReadCells(Client(globals), RequestOf(asked), &scan.head));
   // Otherwise a mistyped pattern would print "0 findings", as a healthy run
@@ -340,6 +341,16 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
         absl::StrCat("nothing to scan: no norm of ",
                      asked.match.empty() ? "any tensor" : asked.match, " in ",
                      Counted(scan.head.steps(), "recorded step")));
+  }
+  scan.trainings = analysis::TrainingsOf(scan.input);
+  if (scan.trainings.size() > 1 && !asked.from_step.has_value() &&
+      !asked.to_step.has_value()) {
+    const analysis::Training longest =
+        analysis::LongestOf(scan.input, scan.trainings);
+    asked.from_step = longest.first_step;
+    asked.to_step = longest.last_step;
+    RP_ASSIGN_OR_RETURN(
+        scan.input, ReadCells(Client(globals), RequestOf(asked), &scan.head));
   }
   RP_RETURN_IF_ERROR(ReadMasks(globals, asked, scan.head, &scan.input));
   analysis::ScanOptions options;

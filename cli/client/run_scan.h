@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "analysis/scan/scan.h"
+#include "analysis/scan/trainings.h"
 #include "cli/client/client.h"
 #include "rankprobe/v1/query.pb.h"
 
@@ -33,6 +34,9 @@ struct RunScan {
   v1::GridHead head;
   analysis::ScanInput input;
   std::vector<analysis::ScanFinding> findings;
+  // Of the requested steps. If there are several and no steps were requested,
+  // only the longest is read.
+  std::vector<analysis::Training> trainings;
   // Groups of ranks that hold the same parameters, if not all ranks do.
   std::vector<std::vector<int64_t>> groups;
   // Task monitor records each step with all values, so nothing more can be

@@ -68,7 +68,8 @@ CourseLimits::CourseLimits(const CourseOptions& options, absl::string_view name)
 bool HasNoCourse(absl::string_view name) {
   return absl::StartsWith(name, "Training.") &&
          (absl::EndsWith(name, ".step_seconds") ||
-          absl::StrContains(name, "_checksum"));
+          absl::StrContains(name, "_checksum") ||
+          absl::StrContains(name, ".fresh_optimizers."));
 }
 
 bool IsStateOfOptimizer(absl::string_view name) {

@@ -45,7 +45,8 @@ struct CourseLimits {
 };
 
 // Whether a value has no course: the duration of a step depends on the machine,
-// and a checksum of data is not an amount.
+// a checksum of data is not an amount, and the optimizers that step in a step
+// are what the program calls.
 bool HasNoCourse(absl::string_view name);
 // Whether the value is a parameter before the optimizer's step, or a state of
 // the optimizer.

@@ -123,6 +123,9 @@ def test_targets_that_a_loss_does_not_know():
     binary = F.binary_cross_entropy_with_logits
     assert _read(undefined_targets, binary(x, 2 * label - 1)) == _read(undefined_targets, binary(x, label + 1)) == [BINARY]
     # Labels that are smoothed, or shifted at random.
+    # Of several losses, each is judged.
+    for one, other in ((label, 2 * label - 1), (2 * label - 1, label)):
+        assert _read(undefined_targets, binary(x, one) + binary(y, other)) == [BINARY]
     assert _read(undefined_targets, binary(x, 0.8 * label + 0.1)) == _read(undefined_targets, binary(x, 1.4 * label - 0.2)) == [0]
     # -1 stands for no label, which the program leaves out.
     assert _read(undefined_targets, (binary(x, label - 1, reduction="none") * label).mean()) == _read(undefined_targets, binary(x, label - 1, label)) == []
@@ -171,3 +174,13 @@ def test_layers_that_nobody_trains():
     # All of them, before what is trained, behind it; an input that has a gradient.
     assert untrained(loss, [first, middle, last]) == untrained(loss, [middle, last]) == untrained(loss, [first, middle]) == 0
     assert untrained(last(middle(first(x.requires_grad_()))).sum(), [first, middle, last]) == 0
+
+
+@pytest.mark.parametrize("given, made, kind", [
+    ((2, 8, 6, 4), (8, 6, 8), [6, 1]), ((2, 8, 1, 6, 4), (8, 6, 1, 8), [6, 1]),
+    # Neighbours that are joined or split, one dimension that stays, too few.
+    ((2, 8, 6, 4), (16, 6, 4), []), ((12, 5, 7), (3, 4, 5, 7), []), ((5, 7, 6), (7, 5, 6), []), ((4, 6), (3, 2, 4), []), ((4, 6, 5), (10, 12), []),
+])
+def test_a_view_that_keeps_no_dimension(given, made, kind):
+    taken = torch.ones(given, requires_grad=True)
+    assert _read(mixed_views, (taken * 2).view(made).pow(2).sum()) == kind

@@ -208,3 +208,14 @@ def test_padding_on_the_left_predicts_the_first_token():
     targets.note(loss)
     loss.backward()
     assert [one.item() for one in targets.take()["loss_padding"]] == [0]
+
+
+@_quiet
+def test_a_sound_loss_beside_one_of_all_pairs():
+    x, y = _prediction_and_target()
+    for one, other in ((x, x[:, 0]), (x[:, 0], x)):
+        assert _broadcast(F.mse_loss(one, y) + F.mse_loss(other, y)) == [1, N]
+        targets = LossTargets()
+        for loss in (F.mse_loss(one, y), F.mse_loss(other, y)):
+            targets.note(loss)
+        assert [number.item() for number in targets.take()["loss_broadcast"]] == [1, N]

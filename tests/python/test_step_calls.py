@@ -93,3 +93,25 @@ def test_an_optimizer_without_a_state(make, told):
         calls.note_optimizer(opt)
         opt.step()
         assert calls.take()["fresh_optimizers"] == fresh
+
+
+def test_another_training_begins():
+    first, second, calls = nn.Linear(3, 3), nn.Linear(3, 3), StepCalls()
+
+    def step(*optimizers):
+        for optimizer in optimizers:
+            calls.note_optimizer(optimizer)
+        return calls.take().get("new_training")
+
+    one, other = (torch.optim.SGD(net.parameters(), 0.1) for net in (first, second))
+    # Two models that are trained in turns are one training, and so is a new optimizer of the same parameters.
+    assert [step(one), step(one, other), step(other), step(torch.optim.SGD([second.bias], 0.1)), step(other)] == [None] * 5
+    third = nn.Linear(3, 3)
+    late = torch.optim.SGD(third.parameters(), 0.1)
+    # Its first steps may be one, until its optimizer is known to end the steps.
+    assert [step(late, late), step(late), step(one)] == [[1], None, None]
+    # The id of a parameter that is gone may be that of a new one.
+    for _ in range(50):
+        net = nn.Linear(3, 3)
+        assert step(torch.optim.SGD(net.parameters(), 0.1)) == [1]
+        assert len(calls._known) < 40

@@ -7,6 +7,8 @@ sees padding. Calls no code of the program; tensors stay on their device, and no
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any, Iterable, Optional
 
 import torch
@@ -18,7 +20,7 @@ _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
 # Nodes that may be between the view of a projection and the attention, and do not move positions.
 _BETWEEN = ("CloneBackward0", "ToCopyBackward0", "ExpandBackward0", "NativeDropoutBackward0")
 _MOST_BETWEEN = 6
-HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES, CLASSES = 1, 2, 3, 4, 5
+HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES, CLASSES, ALL = 1, 2, 3, 4, 5, 6
 _SDPA = "ScaledDotProduct"
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
 # Layers and what they keep of what they take, with the most that are examined; positions and features of a sample.
@@ -30,7 +32,7 @@ def mixed_views(nodes: Iterable[Any]) -> list[Any]:
     """Returns how a view mixes dimensions, and the number of such views; [] if there are none. HEADS_OF_RESULT: heads of an attention's
     result become positions; HEADS_OF_VALUES: positions become heads before an attention; HEADS_FOR_PLACES: the attention is over the
     heads; STATES: final states of a recurrent layer are mixed into rows of the batch; CLASSES: pixels become classes of a cross
-    entropy."""
+    entropy; ALL: no dimension or group of neighbours is kept, as where parts of ranks that come first are viewed as features."""
     found: dict[int, int] = {}
     for node in nodes:
         kind = _kind_of(node)
@@ -63,10 +65,16 @@ def _kind_of_view(node: Any, given: tuple[int, ...], made: tuple[int, ...]) -> i
     if len(given) == 3 and made == (given[1], given[0] * given[2]):
         return STATES if given[0] != given[1] and min(given[:2]) > 1 and _stacks(before) else 0
     if len(given) != 4 or min(given[1:3]) < 2 or made not in ((given[0], given[2], given[1] * given[3]), (given[0] * given[2], given[1] * given[3])):
-        return 0
+        return ALL if _keeps_nothing(given, made) else 0
     while before is not None and before.name() in ("CloneBackward0", "ToCopyBackward0"):
         before = next_of(before)
     return HEADS_OF_RESULT if before is not None and attends(before, given[2]) else 0
+
+
+def _keeps_nothing(given: tuple[int, ...], made: tuple[int, ...]) -> bool:
+    """Returns whether no border between two of three or more dimensions is one between two of those that they are viewed as."""
+    before, after = (list(itertools.accumulate((size for size in sizes if size > 1), operator.mul))[:-1] for sizes in (given, made))
+    return min(len(before), len(after)) > 1 and not set(before) & set(after)
 
 
 def _kind_of_logits(view: Any) -> int:

@@ -21,6 +21,7 @@ from rankprobe.pytorch._leaf_graph import between_trained, data_of, image_range,
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._place_graph import rotary_places
+from rankprobe.pytorch._sequence_graph import layers_ahead
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 from rankprobe.pytorch._target_graph import undefined_targets
 from rankprobe.pytorch._term_graph import inverted_term, minimised_likelihood, terms_of
@@ -36,6 +37,17 @@ SHIFTS = (0, 1, 2)
 _FEW = 4
 # The largest prime below 2^24, and the maximum number of elements in a checksum.
 _PRIME, _MOST_TARGETS = 16777213, 65536
+
+
+# Of several losses of a step, the one with the largest first number; of the others the first.
+_WORSE = ("loss_broadcast", "undefined_targets", "minimised_likelihood")
+
+
+def _worse(one: list[Any], other: list[Any]) -> list[Any]:
+    """Returns the list of tensors whose first is the larger. Does not wait for them."""
+    if len(one) != len(other) or one[0].device != other[0].device:
+        return one
+    return [torch.where(other[0] > one[0], second, first) for first, second in zip(one, other)]
 
 
 def _nodes(root: Any, most: int) -> Iterator[Any]:
@@ -122,6 +134,10 @@ class LossTargets:
             if node.name() in NLL:
                 self._note_call(loss.grad_fn, node)
 
+    def begin(self) -> None:
+        """Call when another model is trained, whose graphs are other ones."""
+        self._graph_steps = self._shape_steps = 0
+
     def hold(self, optimizer: Any) -> None:
         """Call when a step of `optimizer` begins."""
         if self._shape_steps < _GRAPH_STEPS:
@@ -169,7 +185,8 @@ class LossTargets:
             self._untrained.update((id(one), one.numel()) for one in untrained)
         for name, values in read.items():
             if values:
-                self._shapes.setdefault(name, values)
+                known = self._shapes.get(name)
+                self._shapes[name] = _worse(known, values) if known and name in _WORSE else known or values
         for name, one in (("dropout_checksum", dropout_masks(nodes, _checksum)), ("regression_checksum", regression_targets(near, _checksum))):
             if one is not None:
                 self._shapes.setdefault(name, one)
@@ -213,7 +230,8 @@ class LossTargets:
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
                     "masks_behind": masks_behind(nodes), "repeated_masks": repeated_masks(nodes),
                     "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes),
-                    "rotary_places": rotary_places(nodes), "sequence_means": sequence_means(nodes)}
+                    "rotary_places": rotary_places(nodes), "sequence_means": sequence_means(nodes),
+                    "layers_ahead": layers_ahead(node, target, counts)}
             if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
                 read["loss_padding"] = self._padding(nodes, target, counts)
             self._graph = {name: values for name, values in read.items() if values}

@@ -100,7 +100,10 @@ class Monitor(monitor.Monitor):
         if modes is not None:
             values["in_eval"] = [self._number(number) for number in modes]
             values.update((name, self._number(value)) for name, value in self._modes.settings.items())
-        values.update((name, [self._number(number) for number in numbers]) for name, numbers in self._calls.take().items())
+        calls = self._calls.take()
+        values.update((name, [self._number(number) for number in numbers]) for name, numbers in calls.items())
+        if "new_training" in calls:
+            self._loss_targets.begin()
         hooks = self._modes.hooks()
         if hooks is not None:
             values["hooks"] = self._number(hooks)

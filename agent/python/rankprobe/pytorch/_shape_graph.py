@@ -62,14 +62,20 @@ def constant_of(node: Any) -> tuple[Any, Any]:
 
 def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
     """Returns how the loss compares all pairs (LOSS, DIFFERENCE, PRODUCT; SELECTED: each target with a selection from each sample; 0 if it
-    does not), and the number of elements. Returns [] for other losses."""
+    does not), and the number of elements; of several losses one that does. Returns [] for other losses."""
     near = list(nodes)
+    sound: list[Any] = []
     for node in near:
         if node.name() in REGRESSIONS and node._saved_reduction != 0:
             one, other = saved(node, "self"), saved(node, "target")
             if one is not None and other is not None:
                 kind = LOSS if _crosses(one, other) else SELECTED if _selects_all(next_of(node), one, other) else 0
-                return _told(kind, one.shape[0] if one.dim() else 1)
+                told = _told(kind, one.shape[0] if one.dim() else 1)
+                if kind:
+                    return told
+                sound = sound or told
+    if sound:
+        return sound
     # A distance of two sets of samples uses differences within one of them too, so all pairs are intended.
     has_pairs = any(node.name() == "SubBackward0" and _is_square(shape_of(node)) and None not in (next_of(node), next_of(node, 1)) for node in near)
     for node in near:

@@ -22,6 +22,9 @@ class StepCalls:
     """The calls of one step. Call note_backward(), note_clip() and note_optimizer() when these begin, and take() at the step's end."""
 
     def __init__(self) -> None:
+        # Optimizers that stepped, and their parameters, by id; and whether there was one before this step.
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._has_trained = False
         self._clear()
 
     def _clear(self) -> None:
@@ -34,6 +37,9 @@ class StepCalls:
         # Optimizers without a state, and the number of all that stepped.
         self._fresh: list[weakref.ref[Any]] = []
         self._stepped = 0
+        # Optimizers whose first step this is, and whether one of them or another trains what was trained before.
+        self._began: set[int] = set()
+        self._goes_on = False
 
     def watch(self, guarded: Callable[[Callable[[Any], None]], None]) -> Iterator[Callable[[], None]]:
         """Watches the clipping of this step; guarded(f) calls f and catches faults. Yields functions that undo it."""
@@ -69,13 +75,26 @@ class StepCalls:
         self._has_backward = self._is_early = False
         self._clipped, self._before = set(), set()
         self._stepped += 1
+        if self._knows(optimizer):
+            self._goes_on |= id(optimizer) not in self._began
+        else:
+            self._began.add(id(optimizer))
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._goes_on |= any(self._knows(parameter) for parameter in parameters)
+            self._known = {key: known for key, known in self._known.items() if known() is not None}
+            self._known.update((id(one), weakref.ref(one)) for one in (optimizer, *parameters))
         if not _has_state(optimizer):
             self._fresh.append(weakref.ref(optimizer))
 
+    def _knows(self, one: Any) -> bool:
+        known = self._known.get(id(one))
+        return known is not None and known() is one
+
     def take(self) -> dict[str, list[int]]:
         """Returns `clips`: clippings without a backward since the last step of an optimizer, clippings of parameters that were clipped
-        before the last backward, and all; `empty_clips`: those of no parameters, as of a generator that is used up; and
-        `fresh_optimizers`: those whose state begins with this step, and all that stepped."""
+        before the last backward, and all; `empty_clips`: those of no parameters, as of a generator that is used up;
+        `fresh_optimizers`: those whose state begins with this step, and all that stepped; and `new_training`: 1 if parameters were trained
+        before, and this step trains none of them, as the next seed or fold, or the student of a teacher that was trained first."""
         made: dict[str, list[int]] = {}
         if self._clips:
             made["clips"] = [self._misplaced + self._is_early, self._repeated, self._clips]
@@ -83,6 +102,9 @@ class StepCalls:
             made["empty_clips"] = [self._empty]
         if self._stepped:
             made["fresh_optimizers"] = [sum(_has_state(optimizer()) for optimizer in self._fresh), self._stepped]
+            if self._has_trained and not self._goes_on:
+                made["new_training"] = [1]
+            self._has_trained = True
         self._clear()
         return made
 

@@ -19,7 +19,8 @@ _TOLERANCE = 0.5
 
 def undefined_targets(nodes: Iterable[Any]) -> list[Any]:
     """Returns BINARY if targets of a binary cross entropy are far from [0, 1], SIGNS if those of a loss that expects -1 and 1 are 0, BLANK if
-    those of ctc_loss contain the blank, else 0. Returns [] if there is no such loss."""
+    those of ctc_loss contain the blank, else 0; the largest of several losses. Returns [] if there is no such loss."""
+    kinds: list[torch.Tensor] = []
     for node in nodes:
         name = node.name()
         if name == "BinaryCrossEntropyWithLogitsBackward0":
@@ -33,8 +34,8 @@ def undefined_targets(nodes: Iterable[Any]) -> list[Any]:
         else:
             found = _ranked(node) if name == "ClampMinBackward0" else _chosen(node) if name == "AddBackward0" else None
         if found is not None:
-            return [found.double()]
-    return []
+            kinds.append(found.double())
+    return [torch.stack([one.to(kinds[0].device) for one in kinds]).max()] if kinds else []
 
 
 def _far_from_binary(target: Any) -> Any:
