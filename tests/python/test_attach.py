@@ -308,3 +308,11 @@ except KeyboardInterrupt:
     print("interrupted")
 """)
     assert done.stdout == "interrupted\n" and "not attached" not in done.stderr, done
+
+
+def test_a_launcher_that_does_not_say_how_many_ranks_are_here_gives_no_warning(tmp_path: pathlib.Path) -> None:
+    done = _run_script(tmp_path, """
+import os
+os.environ.update(LOCAL_RANK="0", NODE_RANK="0", WORLD_SIZE="2")  # As Lightning does.
+""" + SCRIPT, "--on")
+    assert done.returncode == 0 and "several machines" not in done.stderr and "dump.json is at" in done.stderr, done.stderr
