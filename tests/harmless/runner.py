@@ -4,7 +4,8 @@ mode, which runs in a process of its own, forked once torch is imported, in a di
 this process and directory, as `python program.py`; what only the process knows is in answer.json.
 
 Modes: off, LEVEL:TASK (the debugger from the first step on), switched (its file switches it on in the middle), flight (dumping is off,
-and the collector asks for a flight recorder), attached (off, in a process that `rankprobe run --on` has attached to).
+and the collector asks for a flight recorder), attached (off, in a process that `rankprobe run --on` has attached to), monitored (off, in
+one that `rankprobe run --monitor --every 1` without a collector has attached to).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _run(name: str, debugger: Any) -> dict:
 
 def _debugger(mode: str) -> tuple[Any, Any]:
     """Returns the object that the program uses, and the debugger itself or None."""
-    if mode in ("off", "attached"):
+    if mode in ("off", "attached", "monitored"):
         return Off(), None
     from rankprobe.pytorch import PrecisionDebugger
 
@@ -133,12 +134,13 @@ def collected(directory: pathlib.Path, code: int, stdout: str, stderr: str) -> d
             "faults": 0, **(json.loads(found.read_text()) if found.exists() else {})}
 
 
-def _attach() -> None:
-    """Attaches as attach/sitecustomize.py does after the import of torch, in the environment of `rankprobe run --on`."""
+def _attach(monitor: bool) -> None:
+    """Attaches as attach/sitecustomize.py does after the import of torch, in the environment of `rankprobe run --on`, or of `rankprobe
+    run --monitor --every 1`."""
     from rankprobe import run
     from rankprobe.pytorch import _attach_hook
 
-    asked = argparse.Namespace(as_msprobe=False, on=True, monitor=False, every=None, collector=None, run=None, config=None,
+    asked = argparse.Namespace(as_msprobe=False, on=True, monitor=monitor, every=1, collector=None, run=None, config=None,
                                on_collector_missing=None)
     os.environ.update(run.environment(asked, dict(os.environ)))
     _attach_hook.install(torch.optim.Optimizer)
@@ -156,8 +158,10 @@ def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
             os.environ["RANKPROBE_COLLECTOR"] = os.environ["COLLECTOR_WITH_FLIGHT_RECORDER"]
         for number, file in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
-        if mode == "attached":
-            _attach()
+        if mode == "monitored":
+            os.environ.pop("RANKPROBE_COLLECTOR", None)
+        if mode in ("attached", "monitored"):
+            _attach(mode == "monitored")
         return True
     _, status = os.waitpid(child, 0)
     said = [(directory / file).read_text(errors="replace") for file in ("stdout", "stderr")]

@@ -293,3 +293,26 @@ def test_what_the_job_writes_is_its_own_affair(tmp_path: pathlib.Path, mask: str
                           env={**os.environ, "PYTHONPATH": package, "RANKPROBE_PYTHON": sys.executable},
                           umask=int(mask, 8), capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"{mask}\n"), done.stderr
+
+
+def test_an_interrupt_while_the_native_module_is_imported_reaches_the_program(tmp_path: pathlib.Path) -> None:
+    done = _run_script(tmp_path, """
+import sys
+class Interrupted:
+    def find_spec(name, *_):
+        if name == "rankprobe._native": raise ImportError("initialization failed") from KeyboardInterrupt()
+sys.meta_path.insert(0, Interrupted)
+try:
+    import torch
+except KeyboardInterrupt:
+    print("interrupted")
+""")
+    assert done.stdout == "interrupted\n" and "not attached" not in done.stderr, done
+
+
+def test_a_launcher_that_does_not_say_how_many_ranks_are_here_gives_no_warning(tmp_path: pathlib.Path) -> None:
+    done = _run_script(tmp_path, """
+import os
+os.environ.update(LOCAL_RANK="0", NODE_RANK="0", WORLD_SIZE="2")  # As Lightning does.
+""" + SCRIPT, "--on")
+    assert done.returncode == 0 and "several machines" not in done.stderr and "dump.json is at" in done.stderr, done.stderr

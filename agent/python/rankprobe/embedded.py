@@ -32,6 +32,7 @@ import time
 import warnings
 import weakref
 import zlib
+from os import getpid
 from typing import Any, Iterator, Optional
 
 from ._inputs import show
@@ -163,7 +164,7 @@ class EmbeddedCollector:
         self.root = pathlib.Path(dump_path).resolve()
         self.unfinished = False
         self._base = self.root / ".rankprobe"
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._users: Optional[int] = None
         self._supervisor: Optional[int] = None
         self._commits = True
@@ -251,7 +252,7 @@ class EmbeddedCollector:
         job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root)),
                "made": self._made, "since": time.time()}
         self._base.mkdir(mode=0o750, exist_ok=True)
-        fresh = self._base / f"new-{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
+        fresh = self._base / f"new-{socket.gethostname()}-{getpid()}-{time.time_ns():x}"
         fresh.mkdir(mode=0o700)
         try:
             for name in ("unfinished", "manifests", "kept"):
@@ -271,7 +272,7 @@ class EmbeddedCollector:
                 # A job directory has users.lock before it gets this name. One without
                 # it was created by a collector that was killed too late, after its
                 # archive had been exported and renamed.
-                gone = self._base / f"gone-{os.getpid()}-{time.time_ns():x}"
+                gone = self._base / f"gone-{getpid()}-{time.time_ns():x}"
                 self.directory.rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
                 fresh.rename(self.directory)
@@ -303,7 +304,7 @@ class EmbeddedCollector:
             self._supervise(soon=False)
         address = self._address()
         job = json.loads((self.directory / "job.json").read_text(encoding="utf-8"))
-        name = f"{os.getpid()}-{time.time_ns():x}"
+        name = f"{getpid()}-{time.time_ns():x}"
         self._mark = self.directory / "unfinished" / name
         self._mark.touch(mode=0o600)
         self.manifests = self.directory / "manifests" / name
@@ -357,7 +358,7 @@ class EmbeddedCollector:
 
     def ensure_supervised(self) -> None:
         """Starts another supervisor if all of them were killed."""
-        if os.getpid() == self._pid and self._users is not None and not self._is_supervised():
+        if getpid() == self._pid and self._users is not None and not self._is_supervised():
             with contextlib.suppress(OSError):
                 self._supervise(soon=True)
 
@@ -444,7 +445,7 @@ class EmbeddedCollector:
     def leave(self, lost: Optional[tuple[int, int, int, int]] = None, rank: str = "") -> None:
         """Ends the use. `lost`: what is lost with this process, as its session's close() returns it. `rank`: the directory of the rank;
         "" if it has none yet."""
-        if self._users is None or os.getpid() != self._pid:
+        if self._users is None or getpid() != self._pid:
             return
         if lost is not None:
             # The loss is stored in the file name, because the disk may have no free byte.

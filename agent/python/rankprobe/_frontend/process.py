@@ -85,7 +85,8 @@ def run_name() -> str:
     if run and run != "none":
         return run
     launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
-    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
+    local = os.environ.get("LOCAL_WORLD_SIZE")  # Lightning's launcher does not set it.
+    if local is not None and local != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
         warn("the job runs on several machines and the run has no name: set the same RANKPROBE_RUN on all of them, or torchrun's --rdzv-id")
     try:
         with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:

@@ -91,6 +91,9 @@ class _Finder(importlib.abc.MetaPathFinder):
                 if attach is not None:
                     attach(module)
             except Exception as error:  # noqa: BLE001 - the user's program continues
+                # An interrupt while _native is imported becomes the cause of an ImportError.
+                if not isinstance(error.__cause__, (Exception, type(None))):
+                    raise error.__cause__ from None
                 _say(f"rankprobe: not attached: {error!r}")
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ except ImportError:  # pragma: no cover - torch without numpy
 _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
 
-def _without_dispatch_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+def without_dispatch_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `function` so that dispatch modes of the program do not see its operators."""
     depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
     modes_off = getattr(torch.utils._python_dispatch, "_disable_current_modes", None)
@@ -62,6 +62,19 @@ def without_own_dispatch(tensor: Any) -> Iterator[None]:
     off: Any = torch._C._DisableTorchDispatch()
     with off if hasattr(off, "__enter__") else contextlib.nullcontext():  # Below 2.0 it is active as long as the object exists.
         yield
+
+
+@contextlib.contextmanager
+def unprofiled() -> Iterator[None]:
+    """Context manager in which a profiler of the program does not count the operators of this thread."""
+    profiled = torch._C._autograd._profiler_enabled()
+    if profiled:
+        torch._C._autograd._enable_record_function(False)
+    try:
+        yield
+    finally:
+        if profiled:
+            torch._C._autograd._enable_record_function(True)
 
 
 def _modes_aside() -> list[Any]:
@@ -303,15 +316,8 @@ def _node_types() -> tuple[type, bool]:
 
 def _accumulator(leaf: torch.Tensor) -> Any:
     """Returns the autograd node that accumulates the gradient of `leaf`."""
-    profiled = torch._C._autograd._profiler_enabled()  # A profiler of the program would count the operator.
-    if profiled:
-        torch._C._autograd._enable_record_function(False)
-    try:
-        with torch.enable_grad(), without_own_dispatch(leaf):
-            return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-    finally:
-        if profiled:
-            torch._C._autograd._enable_record_function(True)
+    with torch.enable_grad(), unprofiled(), without_own_dispatch(leaf):
+        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -348,19 +354,19 @@ def make_capture(session: Any, package: str) -> Any:
 def bindings(devices: DeviceReader) -> dict[str, Any]:
     """Returns the dict that the native TorchBindings takes. devices: the reader of one Capture."""
     dist = _distributed()
-    accumulator_type, numbered = _without_dispatch_modes(_node_types)()
+    accumulator_type, numbered = without_dispatch_modes(_node_types)()
     return {
         "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Size": torch.Size,
         "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
         "dlpack_table": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
-        "output_nr": _BASE.output_nr, "accumulator": _without_dispatch_modes(_accumulator),
+        "output_nr": _BASE.output_nr, "accumulator": without_dispatch_modes(_accumulator),
         "accumulator_type": accumulator_type,
         "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if numbered else None,
         "graph_task": getattr(torch._C, "_current_graph_task_id", None),
         "queue_callback": torch.autograd.Variable._execution_engine.queue_callback,
         "add_hook": getattr(torch.autograd.Function, "_register_hook", None),
-        "gradient_sum": _without_dispatch_modes(_gradient_sum), "gradient_outside": _without_dispatch_modes(_gradient_outside),
+        "gradient_sum": without_dispatch_modes(_gradient_sum), "gradient_outside": without_dispatch_modes(_gradient_outside),
         "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
         "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,
         "dtype_type": torch.dtype, "device_type": torch.device, "memory_format_type": torch.memory_format,
@@ -370,7 +376,7 @@ def bindings(devices: DeviceReader) -> dict[str, Any]:
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
         "disable_torch_function": torch._C.DisableTorchFunction,
         **({} if hasattr(torch._C, "DisableTorchFunctionSubclass") else {"modes_aside": _modes_aside, "modes_back": _modes_back}),
-        "describe": _without_dispatch_modes(functools.partial(describe, devices)), "finish_devices": devices.finish,
+        "describe": without_dispatch_modes(functools.partial(describe, devices)), "finish_devices": devices.finish,
         "device_slots": devices.statistics, "device_statistics": devices.statistics if _device.CUDA_DRIVER else None,
         "is_cuda": _BASE.is_cuda, "get_device": _BASE.get_device, "raw_stream": _device.current_raw_stream,
         "convert": convert, "source_line": source_line,

@@ -3,23 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import math
 import types
 import weakref
-from typing import Any, Callable, ContextManager, Iterator
+from typing import Any, Callable, Iterator
 
 import torch
 
 from rankprobe._frontend import monitor
-from rankprobe._frontend.monitor import Part, classes_with, matching_names, replaced
+from rankprobe._frontend.monitor import Part, classes_with, matching_names
 from rankprobe.pytorch import _walk
 from rankprobe.pytorch._apis import around_optimizer_steps
+from rankprobe.pytorch._bindings import unprofiled, without_dispatch_modes, without_own_dispatch
 from rankprobe.pytorch._loss_targets import LossTargets
 from rankprobe.pytorch._modes import Modes
 from rankprobe.pytorch._modules import named_targets
+from rankprobe.pytorch._redirect import Around
 from rankprobe.pytorch._step_calls import StepCalls
+
+# The program may replace the attribute of torch.autograd, and its function calls this one.
+_BACKWARD = torch.autograd.backward
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,7 +76,11 @@ def _modules_of(model: Any) -> list[tuple[str, Any]]:
 def _buffer_of(module: weakref.ref[Any], name: str) -> Any:
     """Returns the current tensor of a floating-point buffer, which a module may replace in each step; None if there is none."""
     buffer = getattr(module(), "_buffers", {}).get(name)
-    return buffer.detach() if isinstance(buffer, torch.Tensor) and buffer.is_floating_point() else None
+    if not isinstance(buffer, torch.Tensor) or not buffer.is_floating_point():
+        return None
+    # Other subclasses than DTensor may have code of the program for each operator.
+    with contextlib.nullcontext() if hasattr(buffer, "_local_tensor") else without_own_dispatch(buffer):
+        return buffer.detach()
 
 
 class Monitor(monitor.Monitor):
@@ -162,21 +172,19 @@ class Monitor(monitor.Monitor):
     def _watch_losses(self, model: Any) -> Iterator[Callable[[], None]]:
         self._modes.begin(model)
         yield from self._calls.watch(self._guarded)
-        backward = torch.autograd.backward
 
-        def rankprobe_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            self._note_loss(tensors)
-            backward(tensors, *args, **kwargs)
+        def around_backward(backward: Callable[..., None]) -> Callable[..., None]:
+            def rankprobe_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+                self._note_loss(tensors)
+                backward(tensors, *args, **kwargs)
 
-        rankprobe_backward.__wrapped__ = backward  # type: ignore[attr-defined]
-        yield replaced(torch.autograd, "backward", rankprobe_backward)
+            return rankprobe_backward
+
+        yield Around(_BACKWARD, around_backward).remove
         for scaler in classes_with("scale", getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler):
-            yield self._watch_scaler(scaler)
+            yield Around(vars(scaler)["scale"], self._around_scale).remove
 
-    def _watch_scaler(self, scaler: Any) -> Callable[[], None]:
-        scale = scaler.scale
-
-        @functools.wraps(scale)
+    def _around_scale(self, scale: Callable[..., Any]) -> Callable[..., Any]:
         def rankprobe_scale(own: Any, outputs: Any) -> Any:
             scaled = scale(own, outputs)
             factor = getattr(own, "_scale", None)
@@ -184,7 +192,7 @@ class Monitor(monitor.Monitor):
                 self.note_scaled(lambda: factor.detach().clone() if isinstance(factor, torch.Tensor) else None, outputs, scaled)
             return scaled
 
-        return replaced(scaler, "scale", rankprobe_scale)
+        return rankprobe_scale
 
     def _note_loss(self, tensors: Any) -> None:
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
@@ -244,8 +252,12 @@ class Monitor(monitor.Monitor):
     def _number(self, value: float) -> Any:
         return torch.tensor(value, dtype=torch.float64)
 
-    def _outside_of_graphs(self) -> ContextManager[Any]:
-        return torch.no_grad()
+    @contextlib.contextmanager
+    def _outside_of_graphs(self) -> Iterator[None]:
+        with torch.no_grad(), unprofiled():
+            yield
+
+    _guarded = without_dispatch_modes(monitor.Monitor._guarded)
 
 
 __all__ = ["Monitor", "parameter_names"]
