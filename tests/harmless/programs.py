@@ -298,4 +298,4 @@ result = [m]
 }
 # Programs of the default set.
 DEFAULT = ("save_model", "activation_is_compared", "own_function_in_torch", "device_around_a_border", "counting_torch_function",
-           "dunders_of_tensor", "gan", "errors_that_are_caught", "threads", "packed_arguments")
+           "dunders_of_tensor", "gan", "errors_that_are_caught", "threads", "packed_arguments", "swapped_parameters")

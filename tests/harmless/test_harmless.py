@@ -26,7 +26,7 @@ from programs import DEFAULT, PROGRAMS  # noqa: E402
 
 ALL = os.environ.get("RANKPROBE_HARMLESS") == "all"
 NAMES = list(PROGRAMS) if ALL else list(DEFAULT)
-MODES = ["L0:statistics", "L1:statistics", "mix:statistics", *(["mix:tensor", "switched", "flight", "attached", "monitored"] if ALL else [])]
+MODES = ["L0:statistics", "L1:statistics", "mix:statistics", "monitored", *(["mix:tensor", "switched", "flight", "attached"] if ALL else [])]
 # Task monitor calls methods of tensors that this program replaces and counts (docs/pytorch.md).
 COUNTS_MONITOR = "methods_of_tensors_are_counted"
 FLIGHT = {"flight": {"steps": 2, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}, "max_fires": 1}]}

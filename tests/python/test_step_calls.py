@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -101,6 +102,9 @@ def test_another_training_begins():
     def step(*optimizers):
         for optimizer in optimizers:
             calls.note_optimizer(optimizer)
+            with torch.no_grad():
+                for parameter in optimizer.param_groups[0]["params"]:
+                    parameter.mul_(0.9)
         return calls.take().get("new_training")
 
     one, other = (torch.optim.SGD(net.parameters(), 0.1) for net in (first, second))
@@ -115,3 +119,4 @@ def test_another_training_begins():
         net = nn.Linear(3, 3)
         assert step(torch.optim.SGD(net.parameters(), 0.1)) == [1]
         assert len(calls._known) < 40
+    assert not weakref.getweakrefs(net.weight), "torch.utils.swap_tensors() refuses a tensor with a weak reference"

@@ -22,9 +22,13 @@ class StepCalls:
     """The calls of one step. Call note_backward(), note_clip() and note_optimizer() when these begin, and take() at the step's end."""
 
     def __init__(self) -> None:
-        # Optimizers that stepped, and their parameters, by id; and whether there was one before this step.
+        # Optimizers that stepped, by id; and whether there was one before this step.
         self._known: dict[int, weakref.ref[Any]] = {}
         self._has_trained = False
+        # By the id of a parameter: its version in the first and in the newest step. The next model may get the same ids, and its
+        # parameters have the versions of new ones again. There are no weak references to parameters, because
+        # torch.utils.swap_tensors(), which Module.to() may use, refuses tensors that have them.
+        self._versions: dict[int, tuple[int, int]] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -75,20 +79,25 @@ class StepCalls:
         self._has_backward = self._is_early = False
         self._clipped, self._before = set(), set()
         self._stepped += 1
-        if self._knows(optimizer):
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        known = self._known.get(id(optimizer))
+        if known is not None and known() is optimizer:
             self._goes_on |= id(optimizer) not in self._began
         else:
             self._began.add(id(optimizer))
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            self._goes_on |= any(self._knows(parameter) for parameter in parameters)
-            self._known = {key: known for key, known in self._known.items() if known() is not None}
-            self._known.update((id(one), weakref.ref(one)) for one in (optimizer, *parameters))
+            self._goes_on |= any(self._was_trained(parameter) for parameter in parameters)
+            self._known = {key: other for key, other in self._known.items() if other() is not None}
+            self._known[id(optimizer)] = weakref.ref(optimizer)
+        for parameter in parameters:
+            first, last = self._versions.get(id(parameter), (0, -1))
+            version = _version(parameter)
+            self._versions[id(parameter)] = (first if version >= last >= 0 else version, version)
         if not _has_state(optimizer):
             self._fresh.append(weakref.ref(optimizer))
 
-    def _knows(self, one: Any) -> bool:
-        known = self._known.get(id(one))
-        return known is not None and known() is one
+    def _was_trained(self, parameter: Any) -> bool:
+        first, last = self._versions.get(id(parameter), (0, -1))
+        return last >= 0 and _version(parameter) > first and _version(parameter) >= last
 
     def take(self) -> dict[str, list[int]]:
         """Returns `clips`: clippings without a backward since the last step of an optimizer, clippings of parameters that were clipped
@@ -107,6 +116,11 @@ class StepCalls:
             self._has_trained = True
         self._clear()
         return made
+
+
+def _version(parameter: Any) -> int:
+    """Returns how often a parameter was changed in place; 0 for a subclass, which may count otherwise."""
+    return parameter._version if type(parameter) in (torch.Tensor, torch.nn.Parameter) else 0
 
 
 def _has_state(optimizer: Any) -> bool:
