@@ -91,8 +91,7 @@ class AttentionSeesFuture : public RankRule {
         input, rank, "layers_ahead",
         " recurrent or convolution layers a position sees those behind it, and "
         "the targets are the next tokens: bidirectional=True, or padding at "
-        "the "
-        "end as well as at the beginning, shows the model its targets");
+        "the end as well as at the beginning, shows the model its targets");
   }
   static std::optional<RankFinding> LookAt(const RankInput& input,
                                            const RankSeries& rank) {

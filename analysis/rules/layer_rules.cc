@@ -330,10 +330,8 @@ class LayerGivesZeros : public RankRule {
   }
   absl::string_view twin() const override {
     return "layers that begin at zero and are trained; layers without a call "
-           "in "
-           "a step; a frozen model on its own; layers that were pruned: worth "
-           "a "
-           "look, no fault";
+           "in a step; a frozen model on its own; layers that were pruned: "
+           "worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -367,8 +365,8 @@ class LayerGivesZeros : public RankRule {
       found->what =
           absl::StrCat(layer, " gives zeros in each of ", zeros,
                        " steps and is not trained: a layer that begins at zero "
-                       "and is frozen, "
-                       "as that of an adapter, adds nothing to the model");
+                       "and is frozen, as that of an adapter, adds nothing to "
+                       "the model");
     }
     if (!found.has_value()) return {};
     return {*std::move(found)};
