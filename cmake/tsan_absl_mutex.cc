@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes to ThreadSanitizer absl::Mutex, which Debian's library was built
-// without it: without this every guarded access looks like a race. Linked into
+// Annotates absl::Mutex for ThreadSanitizer, because Debian's library was built
+// without it and every guarded access would look like a race. Linked into
 // programs of the tsan preset only. The functions here come before the
 // library's own and call them.
 #include <dlfcn.h>

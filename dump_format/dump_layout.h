@@ -39,7 +39,7 @@ struct DumpLayout {
   bool debug = false;  // debug.json instead of dump.json
   std::string path;
   std::vector<DumpPlace> places;  // by step, then rank
-  // Names the one of several jobs that is read, for the user. Empty if there is only one.
+  // Names the job that is read, if there are several. Empty otherwise.
   std::string note;
   // The number of jobs, of which one was chosen ("2 jobs: job 1, .." lists all
   // of them); the places of the others are left out. Empty if there is only

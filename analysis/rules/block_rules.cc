@@ -187,8 +187,8 @@ bool IsAround(absl::string_view part, absl::string_view name) {
          (name.empty() || absl::StartsWith(name, "."));
 }
 
-// A part of a model whose output others take that are trained, and that has
-// no gradient itself. Parts by their names, which do not name blocks.
+// Finds parts of a model without a gradient whose output is an input of trained
+// parts. Parts are known by their names, without the number of a block.
 class PartsWithoutGradient {
  public:
   PartsWithoutGradient(const RankSeries& rank, const Blocks& blocks)

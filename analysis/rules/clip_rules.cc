@@ -320,7 +320,7 @@ class ClipScaled : public LossScaleRule {
       if (left.size() < kLeast) continue;
       Judge();
       if (!is_small || SpreadOf(scaled) > 1e-3) continue;
-      // So small a limit of the norm is not set on purpose.
+      // A program does not set so small a limit on purpose.
       if (SpreadOf(left) < 0.4 && taken > kTooSmall) continue;
       RankFinding finding;
       finding.step = input.steps[*first];

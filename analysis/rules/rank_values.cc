@@ -287,8 +287,8 @@ bool BeginAlike(const RankSeries& a, const RankSeries& b, bool are_all) {
   return alike > 1 && 2 * alike >= all;
 }
 
-// Distinguishes stages of a pipeline from replicas: replicas all compute a loss, stages
-// pass tensors to each other and only the last one computes it.
+// Distinguishes stages of a pipeline from replicas: replicas all compute a loss,
+// stages pass tensors to each other and only the last one computes it.
 class Stages {
  public:
   explicit Stages(const RankInput& input) : input_(input) {

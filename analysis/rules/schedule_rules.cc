@@ -238,7 +238,8 @@ class ScheduleEndsEarly : public ScheduleRule {
   static constexpr double kNothing = 1e-4, kLittle = 0.05;
 };
 
-// A sampler that does not get the epoch, or data that begins again behind a resume.
+// A sampler that does not get the epoch, or data that begins again after a
+// resume.
 class BatchesInOneOrder : public RankRule {
  public:
   absl::string_view name() const override { return "batches-in-one-order"; }

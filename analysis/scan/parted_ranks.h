@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that differ between ranks although the ranks are replicas. Pure functions.
+// Values that differ between ranks although the ranks are replicas. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_SCAN_PARTED_RANKS_H_
 #define RANKPROBE_ANALYSIS_SCAN_PARTED_RANKS_H_
 
@@ -11,13 +12,13 @@
 
 namespace rankprobe::analysis {
 
-// Reports the step from which the ranks no longer agree on the value, an index of
-// ScanInput::values, if they agreed before.
+// Reports the step from which the ranks no longer agree on the value, an index
+// of ScanInput::values, if they agreed before.
 void FindParting(const ScanInput& input, const ReplicatedValues& replicated,
                  size_t value, ScanFindings& found);
 
-// Reports the values on which ranks never agree, although they agree in each step
-// on nearly all values of that kind: a layer that is not reduced.
+// Reports the values on which ranks never agree, although they agree in each
+// step on nearly all values of that kind: a layer that is not reduced.
 void FindNotAlike(const ScanInput& input, const ReplicatedValues& replicated,
                   ScanFindings& found);
 

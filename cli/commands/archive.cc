@@ -76,8 +76,8 @@ struct DeleteFlags {
 absl::Status Delete(const Globals& globals, const DeleteFlags& flags) {
   v1::DeleteRequest request;
   request.set_run(flags.run);
-  // No steps mean the complete run, here and on the wire: text that is not a list of
-  // steps must not get past this.
+  // No steps mean the complete run, here and on the wire, so text that is not a
+  // list of steps must be refused here.
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                       ParseRanges("--steps", flags.steps));
   request.mutable_steps()->Assign(steps.begin(), steps.end());

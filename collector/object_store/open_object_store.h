@@ -5,9 +5,9 @@
 // which outlive it. Failure: INVALID_ARGUMENT, FAILED_PRECONDITION (no libcurl,
 // no credentials), NOT_FOUND (no such directory). Nothing is sent yet.
 //
-// Below a directory no symbolic link is followed, whichever user created it. The name
-// of the directory itself may be one, which is followed in each call: a
-// directory may disappear and return (after a remount), and every call is
+// Below a directory no symbolic link is followed, whichever user created it.
+// The name of the directory itself may be one, which is followed in each call:
+// a directory may disappear and return (after a remount), and every call is
 // UNAVAILABLE meanwhile.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_

@@ -10,8 +10,8 @@
 // the archive is. Of that, infos of steps (kMaxBytes of all leaves) and one
 // step's records are held here. What is deleted in the store is deleted on the
 // leaves as well, whatever they answer. A leaf that does not answer is left out
-// of lists, and Unavailable says so. Data that an earlier list has shown, records and
-// payloads, is read, or the call fails and names the leaf.
+// of lists, and Unavailable() names it. Data that an earlier list has shown,
+// records and payloads, is read, or the call fails and names the leaf.
 // Ownership: reader and leaves outlive it. Thread-safe; no lock is held while a
 // leaf is asked. Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much
 // waits to be stored), else the store's.

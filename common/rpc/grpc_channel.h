@@ -29,7 +29,7 @@ namespace rankprobe {
 inline constexpr char kPagePeerKey[] = "rankprobe-page-peer";
 
 // Trailing metadata of an answer of an archive with several collectors: a line
-// for a person about a collector that could not be asked (ArchiveReader::Unavailable).
+// about a collector that could not be asked (ArchiveReader::Unavailable).
 inline constexpr char kAwayKey[] = "rankprobe-away-bin";
 
 using Interceptors = std::vector<

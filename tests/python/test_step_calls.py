@@ -114,6 +114,9 @@ def test_another_training_begins():
     late = torch.optim.SGD(third.parameters(), 0.1)
     # Its first steps may be one, until its optimizer is known to end the steps.
     assert [step(late, late), step(late), step(one)] == [[1], None, None]
+    # A subclass is known by its id alone.
+    part = nn.Parameter(torch.Tensor._make_subclass(type("Part", (torch.Tensor,), {}), torch.ones(2), True))
+    assert [step(torch.optim.SGD([part], 0.1)), step(torch.optim.SGD([part], 0.1))] == [[1], None]
     # The id of a parameter that is gone may be that of a new one.
     for _ in range(50):
         net = nn.Linear(3, 3)

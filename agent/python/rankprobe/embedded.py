@@ -522,7 +522,7 @@ def main(arguments: list[str]) -> int:
         os.close(open_own(base))
         for gone in base.glob("gone-*"):
             shutil.rmtree(gone, ignore_errors=True)
-    # A directory `gone-*` was exported before it got this name, and new-* holds no records yet.
+    # A directory `gone-*` was exported before it got this name, and `new-*` holds no records yet.
     left = sorted(job for job in base.glob("*/job.json") if not job.parent.name.startswith(("new-", "gone-")))
     if not left:
         return _tell_nothing_left(arguments[0])

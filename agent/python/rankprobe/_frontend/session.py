@@ -108,8 +108,8 @@ class RankSession:
             self.run = self.embedded.run
         self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
-        # The dump_path to report, "" if there is none yet, and whether it was reported.
-        # `rankprobe check` removes the dump when it has read it, so that no place is reported.
+        # The dump_path to report, "" if there is none yet, and whether it was reported. `rankprobe check` deletes the dump after
+        # reading it, so its place is not reported.
         self._place, self._place_told = "", "RANKPROBE_TEMPORARY_DUMP" in os.environ
         self._kept = False
         try:

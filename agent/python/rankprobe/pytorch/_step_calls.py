@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -89,15 +89,15 @@ class StepCalls:
             self._known = {key: other for key, other in self._known.items() if other() is not None}
             self._known[id(optimizer)] = weakref.ref(optimizer)
         for parameter in parameters:
-            first, last = self._versions.get(id(parameter), (0, -1))
-            version = _version(parameter)
-            self._versions[id(parameter)] = (first if version >= last >= 0 else version, version)
+            version = _version(parameter) or 0
+            first, last = self._versions.get(id(parameter), (version, version))
+            self._versions[id(parameter)] = (first if version >= last else version, version)
         if not _has_state(optimizer):
             self._fresh.append(weakref.ref(optimizer))
 
     def _was_trained(self, parameter: Any) -> bool:
-        first, last = self._versions.get(id(parameter), (0, -1))
-        return last >= 0 and _version(parameter) > first and _version(parameter) >= last
+        known, version = self._versions.get(id(parameter)), _version(parameter)
+        return known is not None and (version is None or version > known[0] and version >= known[1])
 
     def take(self) -> dict[str, list[int]]:
         """Returns `clips`: clippings without a backward since the last step of an optimizer, clippings of parameters that were clipped
@@ -118,9 +118,9 @@ class StepCalls:
         return made
 
 
-def _version(parameter: Any) -> int:
-    """Returns how often a parameter was changed in place; 0 for a subclass, which may count otherwise."""
-    return parameter._version if type(parameter) in (torch.Tensor, torch.nn.Parameter) else 0
+def _version(parameter: Any) -> Optional[int]:
+    """Returns how often a parameter was changed in place; None for a subclass such as DTensor, which may count otherwise."""
+    return parameter._version if type(parameter) in (torch.Tensor, torch.nn.Parameter) else None
 
 
 def _has_state(optimizer: Any) -> bool:
