@@ -185,8 +185,10 @@ def test_M02_payloads_that_never_finish_cost_no_memory(daemon):
     one = b"\1"
     crc = harness.crc32c(one)
     before = daemon.memory()
+    # Waits now and then: on a busy machine, chunks that wait for their commit take up to 80 MB by themselves.
     for i in range(100000):
         rank.chunk(i.to_bytes(16, "big"), 100, 0, one, crc)
-    assert rank.committed(seconds=90)
+        if i % 10000 == 9999:
+            assert rank.committed(seconds=90)
     # 880 bytes each made 88 MB more; the states that are kept make 8.
-    assert daemon.memory() - before < 80 << 20
+    assert daemon.memory() - before < 60 << 20

@@ -72,7 +72,7 @@ run_pytest() {
   local python=$1 count=0 shared=()
   shift
   # The environments of servers have no xdist: their tests are heavy, and run one by one.
-  ! "$python" -c 'import xdist' 2>/dev/null || shared=(-n "${RANKPROBE_JOBS:-$(nproc)}" --dist loadfile)
+  ! "$python" -c 'import xdist' 2>/dev/null || shared=(-n "${RANKPROBE_JOBS:-$(nproc)}" --dist "${RANKPROBE_DIST:-loadfile}")
   pytest_once "$python" "not real" "$@" "${shared[@]}"
   pytest_once "$python" real "$@"
   [ "$count" -gt 0 ] || [ ${#pytest_shard[@]} -gt 0 ] || count_failure "pytest $*, which found no test"
