@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import subprocess
@@ -245,8 +246,13 @@ def test_the_trend_of_a_monitored_run_shows_its_own_loss_and_gradient_norm(page,
     _tab(page, "Trend")
     page.get_by_role("heading", name="Loss: Training.0.debug.loss, each rank").wait_for()
     page.get_by_role("heading", name="Norm of all gradients as the optimizer takes them").wait_for()
-    for label in ("Loss over the steps", "Norm of the gradients over the steps"):
-        page.get_by_role("img", name=label).locator("canvas").wait_for()
+    for label, name in (("Loss over the steps", "loss"), ("Norm of the gradients over the steps", "grad_norm")):
+        chart = page.get_by_role("img", name=label)
+        chart.locator(".u-over").hover()
+        shown = float(re.findall(r"[-+\d.e]+$", chart.locator(".u-legend .u-value").last.inner_text())[0])
+        recorded = collector.cli("query", "--run", "monitored", "--of", "all", "--csv", f"Training.0.debug.{name[:-1]}?").stdout
+        numbers = [float(cell) for cell in recorded.splitlines()[1].split(",")[1:]]
+        assert any(math.isclose(shown, number, rel_tol=1e-2) for number in numbers), (shown, numbers)
 
 
 def test_a_run_without_a_loss_function_says_so(page, collector, tmp_path) -> None:

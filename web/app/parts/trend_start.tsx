@@ -13,6 +13,12 @@ const LOSS = /(^|[._])(cross_entropy|\w*loss)\b.*\.(forward|output)\b.*output/i;
 const MONITORED_LOSS = /^Training\.\d+\.debug\.loss$/;
 const MONITORED_NORM = /^Training\.\d+\.debug\.grad_norm$/;
 const MAX_CELLS = 400_000;
+
+// The server takes a name for a part of names, and a pattern for a complete one: "..loss" is a part of "..loss_tokens".
+function exactly(name: string): string {
+  return name.replace(/.$/, "?");
+}
+
 const MOST_MODULES = 6;
 
 // Returns how far a row moved from its median, as the logarithm of a ratio; infinite if it has values that are not
@@ -56,9 +62,9 @@ export function TrendStart({ run, other, names }: { run: string; other: string; 
   const norm = names.find((name) => MONITORED_NORM.test(name));
   const runs = other === "" ? [run] : [run, other];
   const losses = useBoth(`loss ${loss}`, runs, loss === undefined ? undefined : (of, signal) =>
-    queryGrid({ run: of, rows: "GRID_ROWS_RANK", statistic: "Mean", match: loss, maxCells: MAX_CELLS }, signal));
+    queryGrid({ run: of, rows: "GRID_ROWS_RANK", statistic: "Mean", match: exactly(loss), maxCells: MAX_CELLS }, signal));
   const gradients = useBoth(`gradients ${norm}`, runs, (of, signal) =>
-    queryGrid({ run: of, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: norm ?? "parameters_grad", maxCells: MAX_CELLS }, signal));
+    queryGrid({ run: of, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: norm === undefined ? "parameters_grad" : exactly(norm), maxCells: MAX_CELLS }, signal));
   const modules = useLoaded(`modules ${run}`, (signal) =>
     queryGrid({ run, rows: "GRID_ROWS_MODULE", statistic: "Norm", values: "GRID_VALUES_OUTPUTS", maxCells: MAX_CELLS }, signal));
   const lossLines = useMemo(() => {
