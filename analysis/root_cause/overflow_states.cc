@@ -72,7 +72,7 @@ bool MayHoldNan(const JsonValue& tensor) {
 }
 
 // Whether a tensor came out that could hold a NaN. What isfinite() or a
-// comparison returns does not show that the NaN it was given is gone.
+// comparison returns does not show that its NaN was removed.
 bool HasFloatOutput(const JsonValue& record) {
   const JsonValue* const output = record.Find("output");
   bool has = false;
