@@ -33,10 +33,11 @@ analysis::ScanInput InputOf(size_t steps, uint32_t ranks) {
 TEST(RunScopeTest, OneStepShowsNothingOfACourse) {
   const ScanScope scope = ScopeOf(InputOf(1, 2));
   EXPECT_THAT(scope.judged, IsEmpty());
-  EXPECT_THAT(
-      scope.unjudged,
-      ElementsAre("moves (6 recorded steps)", "vanishes (10 recorded steps)",
-                  "parts (2 recorded steps)", "changes (12 successive steps)"));
+  EXPECT_THAT(scope.unjudged,
+              ElementsAre("moves (needs 6 recorded steps)",
+                          "vanishes (needs 10 recorded steps)",
+                          "parts (needs 2 recorded steps)",
+                          "changes (needs 12 successive steps)"));
 }
 
 TEST(RunScopeTest, StepsWithOthersBetweenThemShowNoChange) {
@@ -45,7 +46,7 @@ TEST(RunScopeTest, StepsWithOthersBetweenThemShowNoChange) {
               ElementsAre("moves", "vanishes", "changes"));
   for (int64_t& step : input.steps) step *= 50;
   EXPECT_THAT(ScopeOf(input).unjudged,
-              ElementsAre("changes (12 successive steps)"));
+              ElementsAre("changes (needs 12 successive steps)"));
   EXPECT_EQ(StepsShort(10, true, input.steps), "10 successive steps");
   EXPECT_EQ(StepsShort(10, false, input.steps), "");
 }

@@ -210,6 +210,15 @@ TEST_F(OverflowCheckTest, WhatIsTakenOutAgainIsNoFinding) {
   EXPECT_THAT(Names(found.ended), ElementsAre("Torch.exp.0.forward +Infinity"));
 }
 
+TEST_F(OverflowCheckTest, ToAskWhetherItIsFiniteTakesNothingOut) {
+  const OverflowFindings found = Check(
+      {CallOf("Torch.log.0.forward", Tensor("-1"), Tensor("NaN")),
+       CallOf(
+           "Torch.isfinite.0.forward", Tensor("NaN"),
+           R"({"type":"torch.Tensor","dtype":"torch.bool","shape":[],"Max":false,"Min":false,"Mean":null,"Norm":null})")});
+  EXPECT_THAT(Names(found.found), ElementsAre("Torch.log.0.forward NaN"));
+}
+
 TEST_F(OverflowCheckTest, OnlyNanOrInfinities) {
   const std::vector<std::string> calls = {
       CallOf("Torch.exp.0.forward", Tensor("1000"), Tensor("Infinity")),

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/calls/node_names.h"
@@ -63,6 +64,27 @@ void Visit(const JsonValue& value,
   if (content != nullptr && content->is_number()) constant(content->number);
 }
 
+bool MayHoldNan(const JsonValue& tensor) {
+  const JsonValue* const dtype = tensor.Find("dtype");
+  if (dtype == nullptr) return false;
+  const std::string name = absl::AsciiStrToLower(dtype->text);
+  return absl::StrContains(name, "float") || absl::StrContains(name, "complex");
+}
+
+// Whether a tensor came out that could hold a NaN. What isfinite() or a
+// comparison returns does not show that its NaN was removed.
+bool HasFloatOutput(const JsonValue& record) {
+  const JsonValue* const output = record.Find("output");
+  bool has = false;
+  if (output != nullptr) {
+    Visit(
+        *output,
+        [&has](const JsonValue& tensor) { has = has || MayHoldNan(tensor); },
+        [](double) {});
+  }
+  return has;
+}
+
 class StateReader {
  public:
   StateReader(const DumpReader& dump, const OverflowKinds& kinds)
@@ -87,6 +109,8 @@ class StateReader {
       RP_RETURN_IF_ERROR(dump_.Read(i, &record));
       if (IsCommunication(name)) links->Add(rank, name, record.root());
       Add(i, name, NumbersOf(dump_, name, record.root()));
+      if (IsParametersGradEntry(name) || HasFloatOutput(record.root()))
+        last_is_bad_ = out_.states.nodes.back().bad_output;
     }
     out_.goes_on = out_.goes_on || last_is_bad_;
     return std::move(out_);
@@ -139,7 +163,6 @@ class StateReader {
       out_.goes_on = out_.goes_on || gradients ||
                      absl::StrContains(name, ".backward") || IsOutermost(name);
     }
-    if (numbers.has_output) last_is_bad_ = state.bad_output;
     out_.states.nodes.push_back(state);
   }
 

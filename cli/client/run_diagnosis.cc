@@ -103,8 +103,10 @@ class RunDiagnosis {
     }
     if (!seen.unjudged.empty()) {
       report_->Unjudged(
-          absl::StrCat("whether anything ", absl::StrJoin(seen.unjudged, ", "),
-                       ": ", scan.head.steps(), " recorded"),
+          absl::StrCat(
+              "whether anything ", absl::StrJoin(seen.unjudged, ", "), ": ",
+              scan.head.steps(), " are recorded",
+              FollowEachOther(scan.input.steps) ? "" : ", not all successive"),
           scan.is_monitored_whole ? "" : kMonitorCommand);
     }
     if (!scan.groups.empty())

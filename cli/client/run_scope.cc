@@ -118,7 +118,7 @@ ScanScope ScopeOf(const analysis::ScanInput& input) {
     if (needs.empty()) {
       scope.judged.push_back(what);
     } else {
-      scope.unjudged.push_back(absl::StrCat(what, " (", needs, ")"));
+      scope.unjudged.push_back(absl::StrCat(what, " (needs ", needs, ")"));
     }
   };
   // Moves need one number after the usual range; vanishing needs as many zeros

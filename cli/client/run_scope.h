@@ -49,7 +49,7 @@ std::string StepsShort(size_t least, bool successive,
 struct ScanScope {
   // Analyses such as "moves" and "vanishes".
   std::vector<std::string> judged;
-  // Analyses with their requirement: "moves (6 recorded steps)".
+  // Analyses with their requirement: "moves (needs 6 recorded steps)".
   std::vector<std::string> unjudged;
 };
 ScanScope ScopeOf(const analysis::ScanInput& input);

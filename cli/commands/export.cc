@@ -95,6 +95,22 @@ void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   }
 }
 
+void SayWhere(std::FILE* out, const v1::ExportDone& done,
+              const std::string& tar, bool to_stdout) {
+  // The manifest is one file.
+  if (done.files() <= 1) {
+    Print(out, "no step is recorded: %s contains only manifest.json\n",
+          done.directory());
+    return;
+  }
+  const std::string place =
+      to_stdout ? "step*/ of the tar"
+                : absl::StrCat(tar.empty() ? "" : "step*/ of ",
+                               done.directory(), tar.empty() ? "/step*/" : "");
+  Print(out, "dump.json is at %s (%s, %s)\n", place,
+        Counted(done.files(), "file"), HumanBytes(done.bytes()));
+}
+
 absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     int* exit_code) {
   if (flags.format != kDumpFormat)
@@ -200,12 +216,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
   if (PrintIf(globals.json, done)) return absl::OkStatus();
   std::FILE* const out = to_stdout ? stderr : stdout;
-  const std::string place = to_stdout ? "step*/ of the tar"
-                            : tar != nullptr
-                                ? absl::StrCat("step*/ of ", done.directory())
-                                : absl::StrCat(done.directory(), "/step*/");
-  Print(out, "dump.json is at %s (%s, %s)\n", place,
-        Counted(done.files(), "file"), HumanBytes(done.bytes()));
+  SayWhere(out, done, flags.tar, to_stdout);
   if (*exit_code == kPartial) {
     Print(out, "%s and %s: see manifest.json there\n",
           Counted(done.gaps(), "gap"),

@@ -224,8 +224,7 @@ void Sleep(double seconds) {
 // A user may start to watch before the job starts.
 void SayIfToCome(const Client& client, const std::string& run) {
   if (run.empty()) return;
-  const absl::Status there =
-      CheckRunIsThere(client, run, "; waiting for that step");
+  const absl::Status there = CheckRunIsThere(client, run, "; waiting for it");
   if (!there.ok()) Print(stderr, "rankprobe: %s\n", there.message());
 }
 

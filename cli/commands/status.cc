@@ -40,7 +40,9 @@ void PrintDisk(const v1::DiskState& disk) {
   const char* taken = nullptr;
   switch (disk.level()) {
     case v1::DiskState::LEVEL_FULL:
-      taken = "records alone are taken";
+      // Below --min-free-bytes, which counts as 100 %.
+      taken = disk.used_percent() >= 100 ? "nothing is taken"
+                                         : "records alone are taken";
       break;
     case v1::DiskState::LEVEL_HIGH:
       taken = "no tensors are taken";

@@ -280,11 +280,15 @@ TEST_F(ControlPlaneTest, AProcessWithoutARankIsExplainedAsRankZero) {
     return answer;
   };
   EXPECT_EQ(explain(0).ranks_size(), 1);
-  const v1::ExplainResponse other = explain(1);
+  v1::ExplainResponse other = explain(1);
   EXPECT_EQ(other.ranks_size(), 0);
   EXPECT_EQ(other.stages(0).reason(),
             "rank 1 is not connected; the processes of the run have no rank: "
             "leave out --rank");
+  control_->agents().Disconnected(process.session, "");
+  other = explain(1);
+  EXPECT_THAT(other.stages(0).reason(), ::testing::EndsWith("leave out --rank"))
+      << "it is known, although it has ended";
   FakeRank rank;
   Join(3, &rank);
   EXPECT_EQ(explain(0).ranks_size(), 0);

@@ -53,9 +53,11 @@ std::string KnownRanksText(ControlCore* core, const std::string& run) {
   const std::vector<int64_t> ranks = KnownRanks(core, run);
   if (!ranks.empty())
     return absl::StrCat("; known ranks of the run: ", IntSet(ranks).Text());
-  return core->sessions.ConnectedOf(run).empty()
-             ? "; no rank of the run is known"
-             : "; the processes of the run have no rank: leave out --rank";
+  for (const auto& [session, agent] : core->sessions.all()) {
+    if (agent.identity.run() == run)
+      return "; the processes of the run have no rank: leave out --rank";
+  }
+  return "; no rank of the run is known";
 }
 
 }  // namespace

@@ -86,8 +86,8 @@ absl::Status CheckObjectStoreUrl(const std::string& url,
   if (absl::StartsWith(url, "/")) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("object store \"", VisibleText(url),
-                   "\": s3://BUCKET/PREFIX, or the absolute path of a "
-                   "directory"));
+                   "\" is neither s3://BUCKET/PREFIX nor the absolute path "
+                   "of a directory"));
 }
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(

@@ -522,6 +522,9 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
     parsed.exit = true;
     parsed.exit_code = app.exit(success);
     return parsed;
+  } catch (const CLI::FileError& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(error.what(), " (see --help)"));
   } catch (const CLI::ParseError& error) {
     const std::optional<std::string> unknown = UnknownFlag(app, "");
     if (unknown.has_value())

@@ -147,6 +147,11 @@ TEST_F(ServerConfigTest, AFileThatIsNoneIsNamed) {
   }
 }
 
+TEST_F(ServerConfigTest, AFileThatIsNotThereIsTheOnlyFault) {
+  EXPECT_EQ(Parse({"--config", "/no/such.json"}).status().message(),
+            "/no/such.json was not readable (missing?) (see --help)");
+}
+
 TEST_F(ServerConfigTest, ALeafLooksAtItsDisk) {
   using Percents = std::pair<uint64_t, uint64_t>;
   const auto percents = [](std::vector<std::string> flags) {

@@ -107,7 +107,6 @@ void CallNumbers::AddInput(const TensorNumbers& tensor) {
 
 void CallNumbers::AddOutput(const TensorNumbers& tensor) {
   outputs.Join(NonFiniteOf(tensor));
-  has_output = true;
 }
 
 MadeNonFinite WhatCallMade(absl::string_view entry, const CallNumbers& call) {

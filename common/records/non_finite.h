@@ -42,7 +42,6 @@ struct CallNumbers {
   NonFinite constants;   // numbers among the arguments
   NonFinite parameters;  // of a module
   NonFinite outputs;
-  bool has_output = false;  // a tensor came out
   // An input tensor has no elements.
   bool empty_input = false;
   // An input may be an additive mask: it has two values, 0 and one far from it,

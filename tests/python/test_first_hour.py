@@ -180,7 +180,7 @@ def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collecto
         assert json.loads(done.stdout) is not None and "there are: training" in done.stderr
     for verb in ("watch", "top"):
         done = collector.cli(verb, "--run", "trainign", "--rounds", "1")
-        assert done.stderr.count("waiting for that step") == 1
+        assert done.stderr.count("waiting for it") == 1
     session.close()
 
 
@@ -593,3 +593,25 @@ def test_an_additive_mask_is_no_finding_of_scan(collector):
         session.step()
     session.close()
     assert "1 finding " in (said := collector.cli("scan", "--run", "r", check=False).stdout) and "Torch.log.0.forward.output.0" in said, said
+
+
+def test_an_export_without_a_step_names_no_dump(collector, tmp_path: pathlib.Path):
+    """A rank that was killed in its first step has a manifest alone."""
+    program = """
+import os, signal, time
+from rankprobe.pytorch import PrecisionDebugger
+debugger = PrecisionDebugger(dump_path="d")
+debugger.start()
+time.sleep(1)  # its connection says that it records
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path, timeout=60,
+                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "killed"})
+    done = harness.wait_for(lambda: (lambda told: told if told.returncode == 1 else None)(
+        collector.cli("export", "--run", "killed", "-o", tmp_path / "out", check=False)), 30, "the end of its connection")
+    assert "contains only manifest.json" in done.stdout and "dump.json is at" not in done.stdout, done.stdout
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
+
+
+def test_a_word_of_an_enumeration_is_refused_with_those_there_are():
+    assert "--of: foo not in {outputs,inputs,all} (see --help)" in cli("query", "--run", "r", "--of", "foo").stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import subprocess
@@ -235,6 +236,38 @@ def test_the_trend_begins_with_loss_gradients_and_what_moved_most(page, training
     assert "Scale" in moved.inner_text()
     moved.click()
     page.get_by_role("img", name=re.compile("^Norm of Module.*Scale")).locator("canvas").wait_for()
+
+
+def test_the_trend_of_a_monitored_run_shows_its_own_loss_and_gradient_norm(page, collector, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(LOSS_RISES)
+    subprocess.run([sys.executable, "-m", "rankprobe.run", "--monitor", "--every", "1", "--run", "monitored", "--", sys.executable, "train.py"],
+                   check=True, cwd=tmp_path, timeout=120, env={**os.environ, "RANKPROBE_COLLECTOR": collector.address})
+    page.get_by_role("link", name="monitored").click()
+    _tab(page, "Trend")
+    page.get_by_role("heading", name="Loss: Training.0.debug.loss, each rank").wait_for()
+    page.get_by_role("heading", name="Norm of all gradients as the optimizer takes them").wait_for()
+    for label, name in (("Loss over the steps", "loss"), ("Norm of the gradients over the steps", "grad_norm")):
+        chart = page.get_by_role("img", name=label)
+        chart.locator(".u-over").hover()
+        shown = float(re.findall(r"[-+\d.e]+$", chart.locator(".u-legend .u-value").last.inner_text())[0])
+        recorded = collector.cli("query", "--run", "monitored", "--of", "all", "--csv", f"Training.0.debug.{name[:-1]}?").stdout
+        numbers = [float(cell) for cell in recorded.splitlines()[1].split(",")[1:]]
+        assert any(math.isclose(shown, number, rel_tol=1e-2) for number in numbers), (shown, numbers)
+
+
+def test_a_run_without_a_loss_function_says_so(page, collector, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(LOSS_RISES)
+    (tmp_path / "config.json").write_text(json.dumps(training_config(level="L0")))
+    subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", "--config", "config.json", "--run", "no_loss", "--", sys.executable, "train.py"],
+                   check=True, cwd=tmp_path, timeout=120, env={**os.environ, "RANKPROBE_COLLECTOR": collector.address})
+    page.get_by_role("link", name="no_loss").click()
+    _tab(page, "Trend")
+    page.get_by_text("No call of a loss function is recorded").wait_for()
+
+
+def test_a_run_that_is_not_there_is_not_said_to_have_ended_unrecorded(page, view) -> None:
+    page.goto(f"{view.origin}/#/run/no%20such%20run")
+    page.get_by_text("The collector knows no run of this name.").wait_for()
 
 
 def test_from_anywhere_to_the_first_row_in_three_keys(page, training) -> None:

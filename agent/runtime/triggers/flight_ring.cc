@@ -11,11 +11,21 @@ void FlightRing::SetLimits(uint32_t steps, uint64_t bytes) {
   Shrink();
 }
 
+void FlightRing::KeepMore(uint32_t steps) {
+  more_steps_ = steps;
+  Shrink();
+}
+
 void FlightRing::Add(std::unique_ptr<RecordBuffer> records) {
   if (max_steps_ == 0) return;
   const int64_t step = records->batch()->step();
+  if (step == left_out_) return;
   if (steps_.empty() || steps_.back().over || steps_.back().step != step) {
     if (!steps_.empty()) steps_.back().over = true;
+    if (more_steps_ > 0 && steps_.size() >= max_steps_ + more_steps_) {
+      left_out_ = step;
+      return;
+    }
     steps_.emplace_back().step = step;
   }
   Step& current = steps_.back();
@@ -41,7 +51,7 @@ void FlightRing::Shrink() {
   const auto finished = [this] {
     return steps_.empty() ? 0 : steps_.size() - (steps_.back().over ? 0 : 1);
   };
-  while (finished() > max_steps_ ||
+  while (finished() > max_steps_ + more_steps_ ||
          (bytes_ > max_bytes_ && steps_.size() > 1)) {
     bytes_ -= steps_.front().bytes;
     steps_.pop_front();

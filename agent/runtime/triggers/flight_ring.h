@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "agent/runtime/queue/buffers.h"
@@ -18,6 +19,9 @@ class FlightRing {
  public:
   // With 0 steps, nothing is kept.
   void SetLimits(uint32_t steps, uint64_t bytes);
+  // Keeps this many steps more, within the same bytes. While that is not 0, it
+  // is later steps that find no room: the first ones show the fault.
+  void KeepMore(uint32_t steps);
 
   // Adds records of the step in progress. A step is kept completely or not at
   // all: one that alone exceeds the limit is dropped, with its later records.
@@ -49,8 +53,11 @@ class FlightRing {
   void Shrink();
 
   uint32_t max_steps_ = 0;
+  uint32_t more_steps_ = 0;
   uint64_t max_bytes_ = 0;
   uint64_t bytes_ = 0;
+  // The step that found no room.
+  std::optional<int64_t> left_out_;
   std::deque<Step> steps_;
 };
 

@@ -80,6 +80,16 @@ void TriggerWatcher::RequestFlight() {
   absl::MutexLock lock(&mutex_);
   flight_wanted_ = true;
   flight_follows_ = kMaxFollowingSteps;
+  HoldSteps();
+}
+
+void TriggerWatcher::HoldSteps() {
+  held_steps_ = kMaxFollowingSteps;
+  ring_.KeepMore(kMaxFollowingSteps);
+}
+
+void TriggerWatcher::LetStepsGo() {
+  if (held_steps_ == 0 && !flight_wanted_) ring_.KeepMore(0);
 }
 
 v1::RequestFlagged TriggerWatcher::FlagRequest(const std::string& request) {
@@ -92,6 +102,7 @@ std::optional<FlightRing::Contents> TriggerWatcher::TakeRequestedFlight() {
   absl::MutexLock lock(&mutex_);
   if (!std::exchange(flight_wanted_, false)) return std::nullopt;
   FlightRing::Contents contents = ring_.Take();
+  LetStepsGo();
   if (contents.steps == 0) return std::nullopt;
   for (const RequestTokens::Wanted& wanted : tokens_.TakeWanted())
     AddBeforeEnd(wanted.facts, EndOfStep(contents, wanted.step));
@@ -101,7 +112,9 @@ std::optional<FlightRing::Contents> TriggerWatcher::TakeRequestedFlight() {
 std::optional<FlightRing::Contents> TriggerWatcher::TakeLastFlight() {
   {
     absl::MutexLock lock(&mutex_);
-    if (spec_.flight().ship_at_exit()) flight_wanted_ = true;
+    if (spec_.flight().ship_at_exit() || held_steps_ > 0) flight_wanted_ = true;
+    // A program that raises an exception because of the NaN ends no step.
+    if (held_steps_ > 0) ring_.EndStep();
   }
   return TakeRequestedFlight();
 }
@@ -175,6 +188,8 @@ void TriggerWatcher::EndStep() {
     --flight_follows_;
     flight_wanted_ = true;
   }
+  if (held_steps_ > 0) --held_steps_;
+  LetStepsGo();
   if (calls_.items.empty()) return;
   std::swap(last_calls_, calls_);
   calls_.Clear();
@@ -192,6 +207,7 @@ void TriggerWatcher::KeepFlight(std::unique_ptr<RecordBuffer> records) {
 }
 
 void TriggerWatcher::EmitFired(std::vector<v1::TriggerFired> fired) {
+  if (!fired.empty()) HoldSteps();
   for (v1::TriggerFired& one : fired) {
     v1::AgentEvent event;
     *event.mutable_fired() = std::move(one);

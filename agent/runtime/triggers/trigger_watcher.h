@@ -49,8 +49,8 @@ class TriggerWatcher {
   // Returns the steps to send now, if any, with the tokens of requests that no
   // step in progress has taken.
   std::optional<FlightRing::Contents> TakeRequestedFlight();
-  // The same at the end of the process, where the steps may be sent without a
-  // request.
+  // The same at the end of the process: without a request if the spec says so
+  // or a rule has just fired, then with the step in progress.
   std::optional<FlightRing::Contents> TakeLastFlight();
   v1::CallReport ReportCalls(uint64_t id) const;
 
@@ -108,6 +108,11 @@ class TriggerWatcher {
   void EmitFired(std::vector<v1::TriggerFired> fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // The steps of a rule that fires, or of a request, stay until they are sent:
+  // a fast training ends more steps than the ring has until then.
+  void HoldSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetStepsGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const Emit emit_;
   std::atomic<bool> active_{false};
   std::atomic<bool> wants_tokens_{false};
@@ -122,6 +127,8 @@ class TriggerWatcher {
   bool flight_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   // Number of steps that may still follow a request.
   uint32_t flight_follows_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Number of steps that may still end before the ones that are held are lost.
+  uint32_t held_steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool kept_this_step_ ABSL_GUARDED_BY(mutex_) = false;
   // Calls of the step in progress, and of the last complete one.
   Calls calls_ ABSL_GUARDED_BY(mutex_);

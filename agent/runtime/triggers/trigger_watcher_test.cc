@@ -295,6 +295,48 @@ TEST_F(TriggerWatcherTest, ARequestIsFollowedUntilDumpingIsOn) {
   EXPECT_FALSE(watcher_.TakeRequestedFlight().has_value());
 }
 
+TEST_F(TriggerWatcherTest, TheStepsOfARuleThatFiredStayUntilTheyAreSent) {
+  v1::TriggerSpec spec;
+  spec.mutable_flight()->set_steps(3);
+  AddRule(&spec, "nan")->mutable_non_finite();
+  watcher_.Configure(spec);
+  const auto end_steps = [this](int64_t first, int64_t last) {
+    for (int64_t step = first; step <= last; ++step) {
+      watcher_.KeepFlight(Records(step));
+      watcher_.EndStep();
+    }
+  };
+  end_steps(0, 9);
+  watcher_.OnPhase(Phase("a", kNan));
+  end_steps(10, 15);  // the request is on its way
+  watcher_.RequestFlight();
+  EXPECT_EQ(watcher_.TakeRequestedFlight()->first_step, 7);
+  end_steps(16, 23);  // all follow the request
+  EXPECT_EQ(watcher_.TakeRequestedFlight()->steps, 8u);
+  end_steps(24, 60);
+  EXPECT_EQ(watcher_.TakeRequestedFlight()->first_step, 24)
+      << "the later ones are left out";
+  end_steps(61, 70);
+  EXPECT_FALSE(watcher_.TakeRequestedFlight().has_value()) << "16 steps follow";
+}
+
+TEST_F(TriggerWatcherTest, AProcessThatEndsInTheStepOfItsNanSendsThatStep) {
+  v1::TriggerSpec spec;
+  spec.mutable_flight()->set_steps(3);
+  AddRule(&spec, "nan")->mutable_non_finite();
+  watcher_.Configure(spec);
+  watcher_.KeepFlight(Records(0));
+  watcher_.EndStep();
+  EXPECT_FALSE(watcher_.TakeLastFlight().has_value()) << "nothing has fired";
+  watcher_.OnPhase(Phase("a", kNan));
+  watcher_.KeepFlight(Records(1));
+  const std::optional<FlightRing::Contents> contents =
+      watcher_.TakeLastFlight();
+  ASSERT_TRUE(contents.has_value());
+  EXPECT_EQ(contents->first_step, 0);
+  EXPECT_EQ(contents->last_step, 1);
+}
+
 TEST_F(TriggerWatcherTest, BudgetsDegradeInTwoStagesAndSayWhich) {
   v1::TriggerSpec spec;
   spec.mutable_budget()->set_bytes_per_step(1000);

@@ -47,7 +47,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
         <>
           <p class="call-name">{found.entry.entry}{found.module !== "" && <span class="note"> {found.module}</span>}</p>
           <p>
-            {found.leaf && t("{0} of rank {1}", found.leaf.name, bad.rank)}
+            {found.leaf && (bad.rank < 0 ? found.leaf.name : t("{0} of rank {1}", found.leaf.name, bad.rank))}
             {tensor && ` ${dtypeName(tensor)} ${shapeText(tensor)}`}
             {values && `: Max ${number(values.max ?? NaN)}, Min ${number(values.min ?? NaN)}, Norm ${number(values.norm ?? NaN)}`}
             {". "}
@@ -66,6 +66,26 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
       )}
       <Command text={`rankprobe overflow_check -i ${quoted(`run:${run}@${bad.step}`)}`} />
     </Card>
+  );
+}
+
+function NothingRecorded({ run, info, agents }: { run: string; info?: RunInfo; agents: AgentInfo[] }) {
+  if (info === undefined && agents.length === 0) return <Empty><p>{t("The collector knows no run of this name.")}</p></Empty>;
+  if (!agents.some((agent) => agent.connected)) {
+    return (
+      <Empty>
+        <p>{t("The run has ended, and no step of it is in the archive.")} <a href={href("ledger", run)}>{t("Ledger")}</a></p>
+        <p>{t("To record a run from its first step:")}</p>
+        <Command text="rankprobe run --on -- python train.py" />
+      </Empty>
+    );
+  }
+  return (
+    <Empty>
+      <p>{t("Dumping may be off. Switch it on for the next three steps:")}</p>
+      <Command text={`rankprobe enable --run ${quoted(run)} --for-steps 3`} />
+      <p><a href={href("live", run)}>{t("or do it on the page of its ranks")}</a></p>
+    </Empty>
   );
 }
 
@@ -111,13 +131,7 @@ export function Run({ run }: { run: string }) {
           );
         }}
       </Show>
-      {info.value && !recorded && (
-        <Empty>
-          <p>{t("Dumping may be off. Switch it on for the next three steps:")}</p>
-          <Command text={`rankprobe enable --run ${quoted(run)} --for-steps 3`} />
-          <p><a href={href("live", run)}>{t("or do it on the page of its ranks")}</a></p>
-        </Empty>
-      )}
+      {info.value && !recorded && <NothingRecorded run={run} {...info.value} />}
       {recorded && (
         <Show of={overview}>
           {(grid) => {

@@ -9,7 +9,16 @@ import { Show } from "./basics";
 import { Chart, LINE_COLOURS, type Line } from "./chart";
 
 const LOSS = /(^|[._])(cross_entropy|\w*loss)\b.*\.(forward|output)\b.*output/i;
+// Numbers of task monitor, which records no call of a loss function.
+const MONITORED_LOSS = /^Training\.\d+\.debug\.loss$/;
+const MONITORED_NORM = /^Training\.\d+\.debug\.grad_norm$/;
 const MAX_CELLS = 400_000;
+
+// The server takes a name for a part of names, and a pattern for a complete one: "..loss" is a part of "..loss_tokens".
+function exactly(name: string): string {
+  return name.replace(/.$/, "?");
+}
+
 const MOST_MODULES = 6;
 
 // Returns how far a row moved from its median, as the logarithm of a ratio; infinite if it has values that are not
@@ -38,9 +47,9 @@ function linesOf(rows: Row[]): Line[] {
   return rows.map((row, i) => ({ name: row.name, values: row.cells, colour: LINE_COLOURS[i % LINE_COLOURS.length] }));
 }
 
-// Makes a request for this run and, if there is one, for the other run.
+// Makes a request for this run and, if there is one, for the other run; none without `ask`.
 function useBoth(key: string, runs: string[], ask: ((run: string, signal: AbortSignal) => Promise<Grid>) | undefined) {
-  return useLoaded<Grid[] | undefined>(`${key} ${runs.join(" ")}`, async (signal) => (ask === undefined ? undefined : Promise.all(runs.map((run) => ask(run, signal)))));
+  return useLoaded<Grid[]>(`${key} ${runs.join(" ")}`, async (signal) => (ask === undefined ? [] : Promise.all(runs.map((run) => ask(run, signal)))));
 }
 
 function besideLine(run: string, steps: number[], grid: Grid | undefined, values: (grid: Grid) => Float64Array): Line[] {
@@ -49,12 +58,13 @@ function besideLine(run: string, steps: number[], grid: Grid | undefined, values
 
 // `names` are the values of some steps, in which a loss is searched. `other` is a run to draw over this one, or "".
 export function TrendStart({ run, other, names }: { run: string; other: string; names: string[] }) {
-  const loss = names.find((name) => LOSS.test(name));
+  const loss = names.find((name) => LOSS.test(name)) ?? names.find((name) => MONITORED_LOSS.test(name));
+  const norm = names.find((name) => MONITORED_NORM.test(name));
   const runs = other === "" ? [run] : [run, other];
   const losses = useBoth(`loss ${loss}`, runs, loss === undefined ? undefined : (of, signal) =>
-    queryGrid({ run: of, rows: "GRID_ROWS_RANK", statistic: "Mean", match: loss, maxCells: MAX_CELLS }, signal));
-  const gradients = useBoth("gradients", runs, (of, signal) =>
-    queryGrid({ run: of, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: "parameters_grad", maxCells: MAX_CELLS }, signal));
+    queryGrid({ run: of, rows: "GRID_ROWS_RANK", statistic: "Mean", match: exactly(loss), maxCells: MAX_CELLS }, signal));
+  const gradients = useBoth(`gradients ${norm}`, runs, (of, signal) =>
+    queryGrid({ run: of, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: norm === undefined ? "parameters_grad" : exactly(norm), maxCells: MAX_CELLS }, signal));
   const modules = useLoaded(`modules ${run}`, (signal) =>
     queryGrid({ run, rows: "GRID_ROWS_MODULE", statistic: "Norm", values: "GRID_VALUES_OUTPUTS", maxCells: MAX_CELLS }, signal));
   const lossLines = useMemo(() => {
@@ -73,12 +83,12 @@ export function TrendStart({ run, other, names }: { run: string; other: string; 
     <>
       <h2>{loss === undefined ? t("Loss") : t("Loss: {0}, each rank", loss)}</h2>
       <Show of={losses}>
-        {(grids) => grids === undefined || grids[0].rows.length === 0 ? <p class="note">{t("No call of a loss function is recorded. Levels L1 and mix record such calls.")}</p>
+        {(grids) => grids.length === 0 || grids[0].rows.length === 0 ? <p class="note">{t("No call of a loss function is recorded. Levels L1 and mix record such calls.")}</p>
           : <Chart steps={grids[0].first} lines={lossLines} bad={bad[0]} log={false} label={t("Loss over the steps")} onStep={open} />}
       </Show>
-      <h2>{t("Norm of all parameters' gradients, the largest over the ranks")}</h2>
+      <h2>{norm === undefined ? t("Norm of all parameters' gradients before reduction, the largest over the ranks") : t("Norm of all gradients as the optimizer takes them, the largest over the ranks")}</h2>
       <Show of={gradients}>
-        {(grids) => grids === undefined || grids[0].rows.length === 0 ? <p class="note">{t("No gradient of a parameter is recorded. Levels L0 and mix record them.")}</p>
+        {(grids) => grids.length === 0 || grids[0].rows.length === 0 ? <p class="note">{t("No gradient of a parameter is recorded. Levels L0 and mix record them.")}</p>
           : <Chart steps={grids[0].first} lines={gradientLines} bad={bad[1]} log label={t("Norm of the gradients over the steps")} onStep={open} />}
       </Show>
       <h2>{t("Modules whose outputs moved most")}</h2>
