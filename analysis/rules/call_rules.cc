@@ -26,6 +26,8 @@ using CallCells = std::vector<RankCell>;
 struct Call {
   const CallCells* input = nullptr;
   const CallCells* output = nullptr;
+  // Another output, of a name or behind the first.
+  const CallCells* other_output = nullptr;
   const CallCells* backward = nullptr;
 };
 
@@ -47,6 +49,10 @@ std::map<std::string, Calls> CallsOf(const RankSeries& rank) {
       place = &Call::output;
     } else if (absl::ConsumeSuffix(&module, ".input.0")) {
       place = &Call::input;
+    } else if (const size_t at = module.find(".output.");
+               at != absl::string_view::npos) {
+      module = module.substr(0, at);
+      place = &Call::other_output;
     } else {
       continue;
     }
@@ -55,7 +61,7 @@ std::map<std::string, Calls> CallsOf(const RankSeries& rank) {
     if (!absl::SimpleAtoi(module.substr(dot + 1), &number)) continue;
     module = module.substr(0, dot);
     if (absl::ConsumeSuffix(&module, ".backward")) {
-      if (place == &Call::output) continue;
+      if (place != &Call::input) continue;
       place = &Call::backward;
     } else if (!absl::ConsumeSuffix(&module, ".forward")) {
       continue;
@@ -140,12 +146,14 @@ class RecomputationDiffers : public RankRule {
   static constexpr size_t kLeast = 3;  // steps
 
   // Forwards and their recomputations: what they take is equal, and PyTorch ends
-  // the second before it gives anything.
+  // the second before it gives anything, or has a backward of its own.
   static std::vector<std::pair<int64_t, int64_t>> RecomputedAt(
       const Calls& calls, size_t step) {
     std::vector<std::pair<int64_t, int64_t>> out;
     for (const auto& [again, second] : calls) {
-      if (!IsAt(second.input, step) || IsAt(second.output, step)) continue;
+      if (!IsAt(second.input, step) || IsAt(second.output, step) ||
+          IsAt(second.other_output, step) || IsAt(second.backward, step))
+        continue;
       for (const auto& [forward, first] : calls) {
         if (forward >= again) break;
         if (!IsAt(first.input, step) || !IsAt(first.output, step) ||

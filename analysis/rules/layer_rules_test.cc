@@ -190,6 +190,15 @@ TEST_F(OneRankTest, ARecomputationThatDiffers) {
   EXPECT_THAT(Find(""), IsEmpty());
   recompute(5.1, false);
   EXPECT_THAT(Find(""), IsEmpty());
+  // One that gives a dict, or is trained.
+  for (const char* const own :
+       {"forward.1.output.logits", "backward.1.input.0"}) {
+    recompute(5.1, true);
+    for (size_t i = 0; i < kRankSteps; ++i)
+      At(0, absl::StrCat("Module.b.Block.", own), i) = Cell(4, 0.1);
+    EXPECT_THAT(Find("recomputation-differs"), IsEmpty());
+    input_.ranks[0].values.erase(absl::StrCat("Module.b.Block.", own));
+  }
 }
 
 TEST_F(OneRankTest, TargetsThatALossDoesNotKnow) {

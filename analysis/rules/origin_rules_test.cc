@@ -462,6 +462,7 @@ TEST_F(OriginRulesTest, WhatTheGraphOfALossShows) {
        true,
        "inverted"},
       {"padding-pooled", "padding_pooled", {0}, {0.4}, false, "40 %"},
+      {"norm-over-places", "norms_of_places", {0}, {1}, false, "dim=-1"},
       {"view-mixes", "mixed_views", {}, {1, 2}, true, "2 places the result"},
       {"view-mixes", "mixed_views", {}, {2, 1}, true, "before an attention"},
       {"view-mixes", "mixed_views", {}, {3, 1}, false, "over the heads"},

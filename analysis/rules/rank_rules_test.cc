@@ -90,6 +90,7 @@ TEST_F(FourRanksTest, ABufferThatEachRankUpdatesAlone) {
   fill("Buffer.norm.mean.0.debug.buffer",
        [&](size_t, size_t i) { return own(0, i); });
   fill("Buffer.module.norm.mean.0.debug.buffer", own);
+  fill("Buffer.norm.running_var.0.debug.buffer", own);
   EXPECT_THAT(Find(""), IsEmpty());
 }
 

@@ -120,16 +120,19 @@ class ReplicaParts : public RankRule {
   }
   // Whether a buffer that changes in each step on all ranks is never the same on
   // them. DistributedDataParallel sends the buffers of its "module" in each
-  // forward. A part of what is sharded has other norms from the first step on,
-  // too, but not between replicas.
+  // forward. Running statistics are those of each rank by custom, and a single
+  // number may be an average that is only printed.
   bool IsUpdatedAlone(const RankInput& input, const std::vector<size_t>& group,
                       const std::string& name) const {
     if (prefix_ != "Buffer." || absl::StartsWith(name, "Buffer.module.") ||
+        absl::StrContains(name, ".running_") ||
         input.steps.size() < kLeastUpdates)
       return false;
     for (size_t i = 0; i < input.steps.size(); ++i) {
       const HeldCells held = HeldAt(input, group, name, i);
-      if (held.size() < group.size() || AreAllEqual(held)) return false;
+      if (held.size() < group.size() || AreAllEqual(held) ||
+          held[0].second->largest == held[0].second->smallest)
+        return false;
       const HeldCells before =
           i > 0 ? HeldAt(input, group, name, i - 1) : HeldCells();
       for (size_t r = 0; r < before.size(); ++r) {

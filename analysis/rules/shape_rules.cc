@@ -337,6 +337,37 @@ class PaddingPooled : public ShapeRule {
   static constexpr double kLeastShare = 0.05;
 };
 
+// F.normalize() and F.cosine_similarity() are over the second dimension.
+class NormOverPlaces : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "norm-over-places"; }
+  absl::string_view subject() const override {
+    return "features that are divided by their norm";
+  }
+  absl::string_view twin() const override {
+    return "a norm over the last dimension; a product with a norm over the "
+           "places (global response normalization); features that are to be "
+           "divided by it: worth a look, no fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "norms_of_places", step);
+    if (found.size() != 1) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.norms_of_places";
+    finding.exact = false;
+    finding.what =
+        "what a linear layer makes, [batch, places, features], is divided by "
+        "its norm over the places: F.normalize() and F.cosine_similarity() are "
+        "over dim=1 unless dim=-1 is given";
+    return finding;
+  }
+};
+
 // Layers in a list of Python are no part of the model.
 class LayersUntrained : public ShapeRule {
  public:
@@ -419,6 +450,7 @@ void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<PaddingInLoss>());
   rules->push_back(std::make_unique<PaddingAttended>());
   rules->push_back(std::make_unique<PaddingPooled>());
+  rules->push_back(std::make_unique<NormOverPlaces>());
   rules->push_back(std::make_unique<ViewMixes>());
   rules->push_back(std::make_unique<TargetUnreachable>());
   rules->push_back(std::make_unique<LayersUntrained>());

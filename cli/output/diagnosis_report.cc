@@ -120,6 +120,7 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: average-inverted",
                                           "rule: padding-in-loss",
                                           "rule: padding-pooled",
+                                          "rule: norm-over-places",
                                           "scan: vanished",
                                           "rule: same-batch-on-ranks",
                                           "rule: batch-repeated",

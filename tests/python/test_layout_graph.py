@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, padding_pooled
+from rankprobe.pytorch._layout_graph import mixed_views, norms_of_places, padding_attended, padding_pooled
 from rankprobe.pytorch._leaf_graph import between_trained
 from rankprobe.pytorch._loss_graph import moving_target, unreachable_targets
 from rankprobe.pytorch._loss_targets import _nodes
@@ -107,6 +107,15 @@ def test_attention_to_padding(attention):
     assert share(_padded(False).clamp(max=14), all_places) == []
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_norms_over_places(bias):
+    made, other = nn.Linear(D, D, bias=bias)(torch.randn(B, T, D)), torch.randn(B, T, D)
+    assert _read(norms_of_places, F.normalize(made).sum()) == _read(norms_of_places, F.cosine_similarity(made, other).sum()) == [1]
+    for loss in (F.normalize(made, dim=-1), F.cosine_similarity(made, other, dim=-1), F.normalize(made[:, 0]), F.normalize(made.transpose(1, 2)),
+                 made * made.norm(dim=1, keepdim=True), nn.Conv1d(T, T, 1)(other).norm(dim=1)):
+        assert _read(norms_of_places, loss.sum()) == []
+
+
 def test_means_over_padding():
     embedding, layer = nn.Embedding(50, D), nn.Linear(D, D)
     tokens = _padded(False)
@@ -199,6 +208,7 @@ def test_layers_that_nobody_trains():
     assert untrained((made @ nn.functional.normalize(classes).t()).logsumexp(1).sum(), [first, middle, last]) == 1
     assert untrained(sum(made.sum() * number.exp() for number in numbers), [first, middle, last]) == 2
     assert untrained((made @ classes.t()).sum() * numbers[0], [first, middle, last]) == 0, "a model of its own"
+    assert between_trained(list(_nodes((made.sum() * numbers[0]).grad_fn, 200)), lambda one: one is not numbers[0], with_lone=False) == []
     # One weight before what is trained.
     table = nn.Embedding(6, 4)
     assert untrained(last(middle(first(table(torch.tensor([1, 2]))).relu())).sum(), [first, middle, last]) == 0

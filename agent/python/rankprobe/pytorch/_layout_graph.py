@@ -20,6 +20,8 @@ _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
 # Nodes that may be between the view of a projection and the attention, and do not move positions.
 _BETWEEN = ("CloneBackward0", "ToCopyBackward0", "ExpandBackward0", "NativeDropoutBackward0")
 _MOST_BETWEEN = 6
+# Nodes that may be between a norm and the quotient.
+_OF_NORMS = ("CloneBackward0", "ClampMinBackward0", "ExpandBackward0", "AddBackward0")
 HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES, CLASSES, ALL = 1, 2, 3, 4, 5, 6
 _SDPA = "ScaledDotProduct"
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
@@ -169,6 +171,28 @@ def _is_over_places(mean: Any) -> bool:
             and below.name() not in ("MulBackward0", "MaskedFillBackward0", "WhereBackward0", "EmbeddingBackward0"))
 
 
+def norms_of_places(nodes: Iterable[Any]) -> list[Any]:
+    """Returns how many results of layers, [batch, places, features], are divided by their norm over the places; [] if there are none."""
+    number = 0
+    for node in nodes:
+        made, by = (next_of(node), next_of(node, 1)) if node.name() == "DivBackward0" else (None, None)
+        for _ in range(_MOST_BETWEEN):
+            by = next_of(by) if by is not None and by.name() in _OF_NORMS else by
+        if by is None or by.name() != "LinalgVectorNormBackward0" or next_of(by) is not made or made is None:
+            continue
+        shape = shape_of(made)
+        is_over_places = len(shape) == 3 and [signed(dim) % 3 for dim in by._saved_dim or ()] == [1]
+        number += is_over_places and _is_of_linear(made, shape)
+    return [torch.tensor(float(number), dtype=torch.float64)] if number else []
+
+
+def _is_of_linear(node: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a linear layer over the last dimension makes it."""
+    node = next_of(node) if node.name() == "AddBackward0" else node
+    product = next_of(node) if node is not None and node.name() in _VIEWS else None
+    return product is not None and product.name() in ("AddmmBackward0", "MmBackward0") and shape_of(product) == (shape[0] * shape[1], shape[2])
+
+
 def padding_attended(nodes: Iterable[Any]) -> list[Any]:
     """Returns the share of the attention of tokens that is on padding, the largest of all calls of self-attention, and the number of
     calls. Returns [] if there is no padding or no call can be judged."""
@@ -262,4 +286,4 @@ def _share(weights: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
     return (weights * padding[:, None]).sum() / weights.sum().clamp(min=1e-30)
 
 
-__all__ = ["mixed_views", "padding_attended", "padding_pooled", "positions_of_batch"]
+__all__ = ["mixed_views", "norms_of_places", "padding_attended", "padding_pooled", "positions_of_batch"]

@@ -62,9 +62,9 @@ def _weighs_trained(nodes: list[Any], leaf: Any, trained: set[Any]) -> bool:
     return False
 
 
-def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]) -> list[torch.Tensor]:
+def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool], with_lone: bool = True) -> list[torch.Tensor]:
     """Returns the parameters that are not trained and have trained ones both between them and the loss and behind them. If only one is
-    not trained, or only single numbers, trained ones behind it are enough. At most _MOST_LEAVES are examined."""
+    not trained, or only single numbers, trained ones behind it are enough, if `with_lone`. At most _MOST_LEAVES are examined."""
     leaves = [node for node in nodes if isinstance(getattr(node, "variable", None), torch.nn.Parameter)]
     others = [leaf for leaf in leaves if not is_trained(leaf.variable)][:_MOST_LEAVES]
     if not others:
@@ -73,7 +73,7 @@ def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]
     # Leaves nearest to the loss come first.
     upper = [users[leaf] for leaf in leaves if leaf in trained and leaf in users][:_MOST_UPPER]
     below = [_behind(one) - {one} for one in upper]
-    is_model = len(others) > 1 and any(leaf.variable.numel() > 1 for leaf in others)
+    is_model = not with_lone or len(others) > 1 and any(leaf.variable.numel() > 1 for leaf in others)
     return [leaf.variable for leaf in others
             if not is_model and _weighs_trained(nodes, leaf, trained)
             or leaf in users and any(users[leaf] in one for one in below) and not trained.isdisjoint(_behind(users[leaf]))]
