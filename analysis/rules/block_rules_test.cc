@@ -103,6 +103,16 @@ TEST_F(BlocksTest, AnEncoderThatIsDetached) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_THAT(found[0].what, HasSubstr("no parameter of encoder has"));
+  // x + (encoded - x).detach() is rounded; another value is not alike.
+  for (const double apart : {1e-7, 1e-4}) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      RankCell& taken =
+          At(0, "Module.blocks.0.one.Linear.forward.2.input.0", i);
+      taken = At(0, "Module.encoder.act.ReLU.forward.0.output.0", i);
+      taken.mean += apart * taken.largest;
+    }
+    EXPECT_THAT(Find("gradient-missing"), SizeIs(apart < 1e-6 ? 1 : 0));
+  }
 }
 
 TEST_F(BlocksTest, ABlockThatIsFrozen) {

@@ -5,7 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "analysis/rules/clipped_means.h"
 #include "analysis/rules/rank_rule.h"
 
@@ -67,7 +69,8 @@ class ClipUneven : public RankRule {
   }
   absl::string_view twin() const override {
     return "gradients that are reduced between backward and optimizer; a "
-           "clipping that does nothing in that step; a clipping of a part of "
+           "clipping that does nothing in that step; one of several models (a "
+           "loss with weights) that is not clipped; a clipping of a part of "
            "the model on all ranks, which is only worth a look";
   }
   size_t LeastSteps() const override { return 2; }
@@ -81,6 +84,7 @@ class ClipUneven : public RankRule {
       const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
       std::optional<RankFinding> first;
       size_t steps = 0;
+      bool is_model = false;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<Factor> factors = FactorsAt(gradients, rank, i);
         const std::optional<double> most = FactorOfMost(factors);
@@ -96,6 +100,7 @@ class ClipUneven : public RankRule {
         if (left_out.empty()) continue;
         ++steps;
         if (first.has_value()) continue;
+        is_model = AreAnotherModel(factors);
         first = RankFinding{
             input.steps[i],
             rank.rank,
@@ -109,7 +114,7 @@ class ClipUneven : public RankRule {
             left_out.size() - 1};
       }
       // Once is a coincidence of numbers.
-      if (steps < 2) continue;
+      if (steps < 2 || (is_model && input.ranks.size() == 1)) continue;
       ++ranks;
       if (!found.has_value() || first->step < found->step) found = first;
     }
@@ -117,6 +122,26 @@ class ClipUneven : public RankRule {
     // A program that clips a part of its model does so on all ranks.
     found->exact = ranks < input.ranks.size();
     return {*found};
+  }
+
+ private:
+  // Several models are numbered: "1.weight" is that of the second. The list for
+  // the clipping is often that of the first.
+  static bool AreAnotherModel(const std::vector<Factor>& factors) {
+    const auto model_of = [](const Factor& factor) {
+      return *absl::StrSplit(factor.parameter, '.').begin();
+    };
+    return std::none_of(
+        factors.begin(), factors.end(), [&](const Factor& left_out) {
+          return IsOne(left_out.value) &&
+                 std::any_of(
+                     factors.begin(), factors.end(), [&](const Factor& other) {
+                       return !absl::ascii_isdigit(static_cast<unsigned char>(
+                                  left_out.parameter[0])) ||
+                              (!IsOne(other.value) &&
+                               model_of(other) == model_of(left_out));
+                     });
+        });
   }
 };
 

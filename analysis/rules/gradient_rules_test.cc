@@ -44,6 +44,32 @@ TEST_F(OneRankTest, ParametersThatTheClippingLeavesOut) {
   EXPECT_EQ(found[0].name, "Parameter.l3.weight.0.debug.grad");
 }
 
+// A loss with weights is the second model, and the first one is clipped.
+TEST_F(OneRankTest, AModelThatIsNotClipped) {
+  Reduce([](size_t layer, size_t) { return layer == 3 ? 1.0 : 0.5; });
+  const auto rename = [&](size_t layer, const std::string& model) {
+    const std::string parameter = absl::StrCat(model, ".weight");
+    for (const char* const what : {"param", "grad"}) {
+      auto node =
+          input_.ranks[0].values.extract(OfParameter(Weight(layer), what));
+      node.key() = OfParameter(parameter, what);
+      input_.ranks[0].values.insert(std::move(node));
+    }
+    for (const char* const what : {"parameters_grad", "forward.0.parameters"}) {
+      const std::string middle = absl::StrCat(
+          ".Linear.", what, what[0] == 'p' ? ".0.weight" : ".weight");
+      auto node = input_.ranks[0].values.extract(
+          absl::StrCat("Module.l", layer, middle));
+      node.key() = absl::StrCat("Module.", model, middle);
+      input_.ranks[0].values.insert(std::move(node));
+    }
+  };
+  for (const size_t layer : {0, 1, 2, 4})
+    rename(layer, absl::StrCat("0.l", layer));
+  rename(3, "1");
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
 // Layers 0 and 1 are sharded, the others copies: the norm of the model counts
 // the copies once.
 TEST_F(RankRulesTest, TheNormOfAClippingCountsCopiesTwice) {

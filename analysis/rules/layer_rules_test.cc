@@ -127,6 +127,80 @@ TEST_F(OneRankTest, DataThatAreRescaled) {
   EXPECT_THAT(Find("input-rescaled"), IsEmpty());
 }
 
+TEST_F(OneRankTest, AnEvaluationOfOtherData) {
+  const std::string conv = "Module.conv.Conv2d.";
+  const auto feed = [&](double low, double high, bool is_linear) {
+    for (const bool is_judged : {false, true}) {
+      const std::string layer = is_linear ? "Module.l0.Linear." : conv;
+      for (size_t i = 0; i < kRankSteps; ++i) {
+        const double mean =
+            (is_judged ? (low + high) / 2 : 0) + 0.01 * Noise(i, 4);
+        At(0, absl::StrCat(layer, "forward.", is_judged ? 1 : 0, ".input.0"),
+           i) = {true, 9, mean, is_judged ? high : 2.1, is_judged ? low : -2.2};
+        At(0, layer + "backward.0.input.0", i) = Cell(1, 0.1 * Noise(i, 2));
+        At(0, layer + "parameters_grad.0.weight", i) =
+            Cell(1, 0.1 * Noise(i, 3));
+      }
+    }
+  };
+  feed(0, 1, false);
+  auto found = Find("evaluation-input");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].name, conv + "forward.1.input.0");
+  feed(0, 255, false);
+  EXPECT_THAT(Find("evaluation-input"), SizeIs(1));
+  // Means or ranges that agree.
+  feed(-1, 1, false);
+  EXPECT_THAT(Find(""), IsEmpty());
+  feed(-1, 2.1, false);
+  EXPECT_THAT(Find(""), IsEmpty());
+  // A part of a range that was set aside, and data that are not normalized.
+  feed(1.5, 2.2, true);
+  EXPECT_THAT(Find(""), IsEmpty());
+  feed(0, 90, true);
+  EXPECT_THAT(Find("evaluation-input"), SizeIs(1));
+}
+
+TEST_F(OneRankTest, ARecomputationThatDiffers) {
+  const auto recompute = [&](double norm, bool is_ended) {
+    for (const size_t call : {0, 1}) {
+      for (size_t i = 0; i < kRankSteps; ++i) {
+        const auto at = [&](const std::string& module,
+                            const std::string& what) -> RankCell& {
+          return At(
+              0, absl::StrCat("Module.b.", module, ".forward.", call, what), i);
+        };
+        at("Block", ".input.0") = Cell(3, 0.1 * Noise(i, 1));
+        at("Block", ".output.0") = Cell(4, 0.1 * Noise(i, 2));
+        at("Block", ".output.0").is_there = call == 0 || !is_ended;
+        at("drop.Dropout", ".input.0") = Cell(2, 0.1 * Noise(i, 3));
+        at("drop.Dropout", ".output.0") =
+            Cell(call == 0 ? 5 : norm, 0.1 * Noise(i, 4));
+      }
+    }
+  };
+  recompute(5.1, true);
+  const auto found = Find("recomputation-differs");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_EQ(found[0].name, "Module.b.drop.Dropout.forward.1.output.0");
+  // It is the same but for rounding; a second forward with an output.
+  recompute(5.00001, true);
+  EXPECT_THAT(Find(""), IsEmpty());
+  recompute(5.1, false);
+  EXPECT_THAT(Find(""), IsEmpty());
+  // One that gives a dict, or is trained.
+  for (const char* const own :
+       {"forward.1.output.logits", "backward.1.input.0"}) {
+    recompute(5.1, true);
+    for (size_t i = 0; i < kRankSteps; ++i)
+      At(0, absl::StrCat("Module.b.Block.", own), i) = Cell(4, 0.1);
+    EXPECT_THAT(Find("recomputation-differs"), IsEmpty());
+    input_.ranks[0].values.erase(absl::StrCat("Module.b.Block.", own));
+  }
+}
+
 TEST_F(OneRankTest, TargetsThatALossDoesNotKnow) {
   for (size_t i = 0; i < kRankSteps; ++i)
     Training(0, "loss", i, 3 - 0.1 * static_cast<double>(i));

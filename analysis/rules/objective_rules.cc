@@ -138,6 +138,80 @@ class PairTargets : public ShapeRule {
   }
 };
 
+// With the features of all ranks in the logits, the partners of a rank's samples
+// are in its own part.
+class LabelsOfOneRank : public RankRule {
+ public:
+  absl::string_view name() const override { return "labels-of-one-rank"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "in each step, a checksum of the targets of a cross entropy";
+  }
+  absl::string_view subject() const override {
+    return "a cross entropy of a rank's samples and those of all ranks";
+  }
+  absl::string_view twin() const override {
+    return "labels from rank * N on; a rank's own features first, whose losses "
+           "fall on all ranks";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && KnowsTraining(input, "target_checksum") &&
+           KnowsTraining(input, "loss");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<double> labels;
+    // The smallest losses, relative to that of a guess.
+    std::vector<double> lowest(input.ranks.size(), HUGE_VAL);
+    size_t steps = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      for (size_t r = 0; r < input.ranks.size(); ++r) {
+        const RankSeries& rank = input.ranks[r];
+        const auto loss = TrainingAt(rank, "loss", i);
+        const auto guess = TrainingAt(rank, "guessing_loss", i);
+        if (loss.empty() || guess.empty()) continue;
+        for (const double one : TrainingAt(rank, "target_checksum", i)) {
+          if (one != labels.value_or(one)) return {};
+          labels = one;
+        }
+        // As many classes as all ranks have samples.
+        for (const double tokens : TrainingAt(rank, "loss_tokens", i)) {
+          if (std::fabs(guess[0] -
+                        std::log(tokens * static_cast<double>(lowest.size()))) >
+              1e-6)
+            return {};
+        }
+        steps += r == 0 ? 1 : 0;
+        lowest[r] = std::min(lowest[r], loss[0] / guess[0]);
+      }
+    }
+    if (steps < kLeast || !labels.has_value()) return {};
+    Judge();
+    const auto worst = std::max_element(lowest.begin(), lowest.end());
+    if (*std::min_element(lowest.begin(), lowest.end()) > kLearned ||
+        *worst < kGuessed)
+      return {};
+    RankFinding finding;
+    finding.step = input.steps[0];
+    finding.rank =
+        input.ranks[static_cast<size_t>(worst - lowest.begin())].rank;
+    finding.name = "Training.0.debug.target_checksum";
+    finding.what = absl::StrCat(
+        "the labels of a cross entropy over the samples of all ranks are the "
+        "same on all ranks and in all ",
+        steps, " steps, and the loss of rank ", finding.rank,
+        " never falls below ", *worst,
+        " times that of a guess: its samples have partners of another rank. "
+        "Labels begin at rank * N");
+    return {finding};
+  }
+
+ private:
+  static constexpr size_t kLeast = 8;  // steps
+  static constexpr double kLearned = 0.9, kGuessed = 0.95;
+};
+
 // A likelihood whose minus is missing.
 class LikelihoodMinimised : public ShapeRule {
  public:
@@ -242,6 +316,7 @@ class CastStale : public ShapeRule {
 void AddObjectiveRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<LogitsBounded>());
   rules->push_back(std::make_unique<PairTargets>());
+  rules->push_back(std::make_unique<LabelsOfOneRank>());
   rules->push_back(std::make_unique<LikelihoodMinimised>());
   rules->push_back(std::make_unique<InputScale>());
   rules->push_back(std::make_unique<TermInverted>());

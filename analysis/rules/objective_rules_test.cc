@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules on objectives, modes and updates: each on a run that has its fault, and
 // on its sound twin.
+#include <cmath>
+
 #include "analysis/rules/rank_rule.h"
 #include "analysis/rules/testing/rank_input_fixture.h"
 #include "gmock/gmock.h"
@@ -17,7 +19,8 @@ constexpr size_t kNumberOfSteps = 12;
 
 class ObjectiveRulesTest : public RankInputFixture {
  protected:
-  ObjectiveRulesTest() : RankInputFixture(kNumberOfSteps, 1) {
+  explicit ObjectiveRulesTest(size_t ranks = 1)
+      : RankInputFixture(kNumberOfSteps, ranks) {
     Each("loss", 2);
   }
   void Each(const std::string& name, double value) {
@@ -63,6 +66,39 @@ TEST_F(ObjectiveRulesTest, PairsThatAreNormalizedOverTheSamples) {
   Training(0, "pair_targets", 1, 3);
   const RankFinding found = One("pair-targets");
   EXPECT_THAT(found.what, HasSubstr("F.normalize(dim=0)"));
+}
+
+class TwoRanksOfPairsTest : public ObjectiveRulesTest {
+ protected:
+  TwoRanksOfPairsTest() : ObjectiveRulesTest(2) {}
+};
+
+TEST_F(TwoRanksOfPairsTest, LabelsWithoutTheRanksPlace) {
+  const auto train = [&](double other_labels, double lowest) {
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t i = 0; i < kNumberOfSteps; ++i) {
+        Training(r, "loss_tokens", i, 16);
+        Training(r, "guessing_loss", i, std::log(32));
+        Training(r, "target_checksum", i, r == 0 ? 77 : other_labels);
+        Training(r, "loss", i,
+                 r == 0 ? 3 - 0.1 * static_cast<double>(i)
+                        : lowest + 0.01 * static_cast<double>(i));
+      }
+    }
+  };
+  train(77, 4);
+  const RankFinding found = One("labels-of-one-rank");
+  EXPECT_TRUE(found.exact);
+  EXPECT_EQ(found.rank, 1);
+  // Labels of its own; its features come first; samples of one rank.
+  train(78, 4);
+  EXPECT_THAT(Find("labels-of-one-rank"), IsEmpty());
+  train(77, 2);
+  EXPECT_THAT(Find("labels-of-one-rank"), IsEmpty());
+  train(77, 4);
+  for (size_t i = 0; i < kNumberOfSteps; ++i)
+    Training(0, "guessing_loss", i, std::log(16));
+  EXPECT_THAT(Find("labels-of-one-rank"), IsEmpty());
 }
 
 TEST_F(ObjectiveRulesTest, CastsOfEarlierWeights) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "analysis/rules/rank_rule.h"
 #include "analysis/testing/rank_cells.h"
 #include "gmock/gmock.h"
@@ -461,6 +462,8 @@ TEST_F(OriginRulesTest, WhatTheGraphOfALossShows) {
        {1, 2},
        true,
        "inverted"},
+      {"padding-pooled", "padding_pooled", {0}, {0.4}, false, "40 %"},
+      {"norm-over-places", "norms_of_places", {0}, {1}, false, "dim=-1"},
       {"view-mixes", "mixed_views", {}, {1, 2}, true, "2 places the result"},
       {"view-mixes", "mixed_views", {}, {2, 1}, true, "before an attention"},
       {"view-mixes", "mixed_views", {}, {3, 1}, false, "over the heads"},
@@ -611,6 +614,19 @@ TEST_F(OriginRulesTest, APartThatABackwardBringsNothing) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_EQ(found[0].name, "Parameter.l1.weight.0.debug.grad");
+  // An expert without tokens, beside one that is trained; the only expert.
+  const auto values = input_.ranks[0].values;
+  for (const bool is_alone : {false, true}) {
+    auto& named = input_.ranks[0].values;
+    named.clear();
+    for (const auto& [name, cells] : values) {
+      std::string as = absl::StrReplaceAll(name, {{".l1.", ".experts.1."}});
+      if (!is_alone) as = absl::StrReplaceAll(as, {{".l2.", ".experts.2."}});
+      named[as] = cells;
+    }
+    EXPECT_THAT(Find("gradient-zero"), SizeIs(is_alone ? 1 : 0));
+  }
+  input_.ranks[0].values = values;
   // A layer whose own inputs are 0.
   Set(0, arrives, 5, {true, 1, 0, 1, -1});
   EXPECT_THAT(Find("gradient-zero"), IsEmpty());

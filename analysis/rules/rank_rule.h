@@ -109,6 +109,7 @@ void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLayerRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddCallRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // Gradients that backward left in a parameter on one rank, for each micro

@@ -29,13 +29,14 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
-  EXPECT_THAT(idle,
-              UnorderedElementsAre(
-                  "micro-batches-lost", "clip-uneven", "clip-norm",
-                  "tied-weights-part", "frozen-moves", "average-inverted",
-                  "parts-not-scaled", "follower-parts", "micro-batches-scaled",
-                  "layer-gives-zeros", "update-undone", "part-not-sent",
-                  "output-constant", "gradients-vanish", "input-rescaled"));
+  EXPECT_THAT(
+      idle,
+      UnorderedElementsAre(
+          "micro-batches-lost", "clip-uneven", "clip-norm", "tied-weights-part",
+          "frozen-moves", "average-inverted", "parts-not-scaled",
+          "follower-parts", "micro-batches-scaled", "layer-gives-zeros",
+          "update-undone", "part-not-sent", "output-constant",
+          "gradients-vanish", "input-rescaled", "evaluation-input"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));
@@ -67,6 +68,30 @@ TEST_F(FourRanksTest, ABufferAndAGradientThatPart) {
   found = Find("reduced-gradient-parts");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].rank, 3);
+}
+
+TEST_F(FourRanksTest, ABufferThatEachRankUpdatesAlone) {
+  const auto fill = [&](const std::string& name, auto norm_of) {
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t i = 0; i < kRankSteps; ++i)
+        At(r, name, i) = Cell(norm_of(r, i), 0.01);
+    }
+  };
+  const auto own = [](size_t r, size_t i) { return 2 + 0.1 * Noise(r, i); };
+  fill("Buffer.norm.mean.0.debug.buffer", own);
+  const auto found = Find("buffer-parts");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("each has its own"));
+  // A part of each rank that stays; the same on all; sent in each forward.
+  fill("Buffer.norm.mean.0.debug.buffer",
+       [](size_t r, size_t) { return 2 + 0.1 * static_cast<double>(r); });
+  EXPECT_THAT(Find(""), IsEmpty());
+  fill("Buffer.norm.mean.0.debug.buffer",
+       [&](size_t, size_t i) { return own(0, i); });
+  fill("Buffer.module.norm.mean.0.debug.buffer", own);
+  fill("Buffer.norm.running_var.0.debug.buffer", own);
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 // The others differ by what the first one did to the weights before them.

@@ -454,6 +454,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddModeRules(&rules);
   AddAverageRules(&rules);
   AddBlockRules(&rules);
+  AddCallRules(&rules);
   AddResidualRules(&rules);
   return rules;
 }

@@ -90,8 +90,11 @@ class ReplicaParts : public RankRule {
         ++agreed;
         continue;
       }
-      if (agreed < agreed_) return std::nullopt;
+      const bool is_first = agreed < agreed_;
+      if (is_first && !(agreed == 0 && IsUpdatedAlone(input, group, name)))
+        return std::nullopt;
       RankFinding finding;
+      finding.exact = !is_first;
       finding.step = input.steps[i];
       finding.rank = Stranger(held);
       const auto other =
@@ -104,13 +107,41 @@ class ReplicaParts : public RankRule {
                                      DeviationOf(*held[0].second, *one.second));
       }
       finding.what = absl::StrCat(
-          what_, ": norms ", held[0].second->norm, " on rank ", held[0].first,
-          " and ", other->second->norm, " on rank ", other->first, ", means ",
+          is_first ? "replicas update a buffer of the model's state in each "
+                     "step, and each has its own: what it is made of is not "
+                     "reduced over the ranks, or this is meant"
+                   : what_,
+          ": norms ", held[0].second->norm, " on rank ", held[0].first, " and ",
+          other->second->norm, " on rank ", other->first, ", means ",
           held[0].second->mean, " and ", other->second->mean);
       return finding;
     }
     return std::nullopt;
   }
+  // Whether a buffer that changes in each step on all ranks is never the same on
+  // them. DistributedDataParallel sends the buffers of its "module" in each
+  // forward. Running statistics are those of each rank by custom, and a single
+  // number may be an average that is only printed.
+  bool IsUpdatedAlone(const RankInput& input, const std::vector<size_t>& group,
+                      const std::string& name) const {
+    if (prefix_ != "Buffer." || absl::StartsWith(name, "Buffer.module.") ||
+        absl::StrContains(name, ".running_") ||
+        input.steps.size() < kLeastUpdates)
+      return false;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const HeldCells held = HeldAt(input, group, name, i);
+      if (held.size() < group.size() || AreAllEqual(held) ||
+          held[0].second->largest == held[0].second->smallest)
+        return false;
+      const HeldCells before =
+          i > 0 ? HeldAt(input, group, name, i - 1) : HeldCells();
+      for (size_t r = 0; r < before.size(); ++r) {
+        if (AreEqual(*before[r].second, *held[r].second)) return false;
+      }
+    }
+    return true;
+  }
+  static constexpr size_t kLeastUpdates = 8;
 
   const absl::string_view name_, prefix_, suffix_;
   // Steps in which they have to be the same first.

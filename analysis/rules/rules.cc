@@ -123,7 +123,8 @@ class UpdateZero : public Rule {
                          ? absl::StrCat("the optimizer updates it by 0",
                                         ZeroRateText(norms))
                          : "is never updated: the optimizer holds another "
-                           "tensor, or none of it";
+                           "tensor, or none of it, or the gradient is that of "
+                           "a detached copy (functional_call)";
     }
     std::vector<RuleFinding> findings;
     if (held.has_value()) findings.push_back(*std::move(held));

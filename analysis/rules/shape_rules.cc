@@ -167,11 +167,15 @@ class PaddingAttended : public ShapeRule {
     finding.what =
         finding.exact
             ? "tokens attend to nothing but padding (the embedding's "
-              "padding_idx): the padding mask is inverted"
+              "padding_idx, or one token that only fills the ends of rows): "
+              "the padding mask is inverted"
             : absl::StrCat(
                   Percent(found[0]),
                   " of the attention of tokens is on positions of padding (the "
-                  "embedding's padding_idx): the padding mask is missing");
+                  "embedding's padding_idx, or one token that only fills the "
+                  "ends of rows): the padding mask is missing, or numbers 0 "
+                  "and "
+                  "1 are added to the scores");
     return finding;
   }
 
@@ -298,6 +302,72 @@ class TargetUnreachable : public ShapeRule {
   static constexpr double kLeastShare = 0.05;
 };
 
+// A mean over the places of a sample counts the padding, too.
+class PaddingPooled : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "padding-pooled"; }
+  absl::string_view subject() const override {
+    return "a mean over places of a sequence that has padding";
+  }
+  absl::string_view twin() const override {
+    return "a sum that a mask was multiplied with, over the number of tokens; "
+           "a mean of embeddings; a mean that includes padding on purpose: "
+           "worth a look, no fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "padding_pooled", step);
+    if (found.size() != 1) return std::nullopt;
+    Judge();
+    if (found[0] < kLeastShare) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.padding_pooled";
+    finding.exact = false;
+    finding.what = absl::StrCat(
+        Percent(found[0]),
+        " of the places that a mean over the sequence includes are padding "
+        "(the embedding's padding_idx, or one token that only fills the ends "
+        "of rows): the result of a sample depends on how far it is padded. "
+        "Multiply by the mask, and divide by the number of tokens");
+    return finding;
+  }
+
+  static constexpr double kLeastShare = 0.05;
+};
+
+// F.normalize() and F.cosine_similarity() are over the second dimension.
+class NormOverPlaces : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "norm-over-places"; }
+  absl::string_view subject() const override {
+    return "features that are divided by their norm";
+  }
+  absl::string_view twin() const override {
+    return "a norm over the last dimension; a product with a norm over the "
+           "places (global response normalization); features that are to be "
+           "divided by it: worth a look, no fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "norms_of_places", step);
+    if (found.size() != 1) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.norms_of_places";
+    finding.exact = false;
+    finding.what =
+        "what a linear layer makes, [batch, places, features], is divided by "
+        "its norm over the places: F.normalize() and F.cosine_similarity() are "
+        "over dim=1 unless dim=-1 is given";
+    return finding;
+  }
+};
+
 // Layers in a list of Python are no part of the model.
 class LayersUntrained : public ShapeRule {
  public:
@@ -324,9 +394,11 @@ class LayersUntrained : public ShapeRule {
     finding.what = absl::StrCat(
         found[0], found[0] == 1 ? " parameter" : " parameters", " of ",
         found[1],
-        " numbers between layers that are trained require a gradient, and "
-        "belong neither to the model nor to an optimizer: layers in a list or "
-        "dict of Python, instead of an nn.ModuleList, are not registered");
+        " numbers between or behind layers that are trained require a "
+        "gradient, and belong neither to the model nor to an optimizer: layers "
+        "in a list or dict of Python, instead of an nn.ModuleList, are not "
+        "registered, and the optimizer does not get the parameters of a loss "
+        "unless the program passes them on");
     return finding;
   }
 };
@@ -377,6 +449,8 @@ void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<SequenceDimension>());
   rules->push_back(std::make_unique<PaddingInLoss>());
   rules->push_back(std::make_unique<PaddingAttended>());
+  rules->push_back(std::make_unique<PaddingPooled>());
+  rules->push_back(std::make_unique<NormOverPlaces>());
   rules->push_back(std::make_unique<ViewMixes>());
   rules->push_back(std::make_unique<TargetUnreachable>());
   rules->push_back(std::make_unique<LayersUntrained>());

@@ -26,7 +26,8 @@ class GradientZero : public RankRule {
     return "none besides the recording";
   }
   absl::string_view twin() const override {
-    return "parameters that no batch uses, biases, one factor of a product "
+    return "parameters that no batch uses, experts without tokens, biases, one "
+           "factor of a product "
            "that begins at 0, whose gradient is not 0; a part whose loss has "
            "the weight 0 on purpose: worth a look, no fault";
   }
@@ -132,13 +133,28 @@ class GradientZero : public RankRule {
       return !cell.is_there || cell.norm == 0;
     });
   }
+  // An expert that no token is sent to has a gradient of 0 while others are
+  // trained.
+  static bool IsOfExpert(absl::string_view parameter) {
+    return absl::StrContains(parameter, "expert");
+  }
+  static bool HasTrainedExpert(const RankSeries& rank,
+                               const std::vector<std::string>& zero) {
+    const std::vector<std::string> all = ParametersOf(rank);
+    return std::any_of(all.begin(), all.end(), [&](const std::string& one) {
+      return IsOfExpert(one) &&
+             std::find(zero.begin(), zero.end(), one) == zero.end();
+    });
+  }
   // Finds a part of the model that backward reaches in each step with a gradient
   // of 0.
   static std::optional<RankFinding> CutOff(
       const RankInput& input, const RankSeries& rank,
       const std::vector<std::string>& parameters) {
     std::vector<std::string> cut;
+    const bool are_some_chosen = HasTrainedExpert(rank, parameters);
     for (const std::string& parameter : parameters) {
+      if (are_some_chosen && IsOfExpert(parameter)) continue;
       const std::vector<RankCell>* const arrives = Arrives(rank, parameter);
       if (arrives != nullptr && StepsWith(*arrives) >= kLeast &&
           AreZero(*arrives))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
+from rankprobe.pytorch._layout_graph import mixed_views, norms_of_places, padding_attended, padding_pooled
 from rankprobe.pytorch._leaf_graph import between_trained
 from rankprobe.pytorch._loss_graph import moving_target, unreachable_targets
 from rankprobe.pytorch._loss_targets import _nodes
@@ -92,12 +92,40 @@ def test_attention_to_padding(attention):
         assert share(tokens, all_places)[0] > 0.1
         assert share(tokens, padding | (tokens != 0).all(1)[:, None, None, None] & all_places)[0] == 1
         assert (share(tokens, causal[None, None])[0] > 0.1) == is_left
-    # One at the end ends the text; there is none; no padding_idx.
+    # One at the end ends the text; there is none.
     tokens = torch.arange(1, 1 + B * T).reshape(B, T)
     tokens[1, -1] = 0
     assert share(tokens, all_places)[0] == 0
+    # No padding_idx: one token that only fills the ends of rows; it is elsewhere, too; a table of segments.
     embedding = nn.Embedding(50, D)
-    assert share(_padded(False), all_places) == []
+    tokens = _padded(False)
+    assert share(tokens, all_places)[0] > 0.1
+    assert share(tokens, (tokens != 0)[:, None, None] & all_places)[0] == 0
+    tokens[0, 2] = 0
+    assert share(tokens, all_places)[0] == 0
+    embedding = nn.Embedding(15, D)
+    assert share(_padded(False).clamp(max=14), all_places) == []
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_norms_over_places(bias):
+    made, other = nn.Linear(D, D, bias=bias)(torch.randn(B, T, D)), torch.randn(B, T, D)
+    assert _read(norms_of_places, F.normalize(made).sum()) == _read(norms_of_places, F.cosine_similarity(made, other).sum()) == [1]
+    for loss in (F.normalize(made, dim=-1), F.cosine_similarity(made, other, dim=-1), F.normalize(made[:, 0]), F.normalize(made.transpose(1, 2)),
+                 made * made.norm(dim=1, keepdim=True), nn.Conv1d(T, T, 1)(other).norm(dim=1)):
+        assert _read(norms_of_places, loss.sum()) == []
+
+
+def test_means_over_padding():
+    embedding, layer = nn.Embedding(50, D), nn.Linear(D, D)
+    tokens = _padded(False)
+    made, keep = layer(embedding(tokens)), (tokens != 0)[..., None].float()
+    padding = (tokens == 0).double().mean().item()
+    assert _read(padding_pooled, made.mean(1).sum()) == [padding] != [0]
+    # Masked; of embeddings; over features; no padding.
+    assert _read(padding_pooled, ((made * keep).sum(1) / keep.sum(1)).sum()) == _read(padding_pooled, (made * keep).mean(1).sum()) == []
+    assert _read(padding_pooled, embedding(tokens).mean(1).sum()) == _read(padding_pooled, made.mean(2).sum()) == []
+    assert _read(padding_pooled, layer(embedding(torch.arange(1, 1 + B * T).reshape(B, T))).mean(1).sum()) == [0]
 
 
 def test_targets_beyond_an_activation():
@@ -174,6 +202,16 @@ def test_layers_that_nobody_trains():
     # All of them, before what is trained, behind it; an input that has a gradient.
     assert untrained(loss, [first, middle, last]) == untrained(loss, [middle, last]) == untrained(loss, [first, middle]) == 0
     assert untrained(last(middle(first(x.requires_grad_()))).sum(), [first, middle, last]) == 0
+    # The weights of a loss: classes, or a number for each of its terms.
+    classes, numbers = nn.Parameter(torch.randn(3, 2)), [nn.Parameter(torch.zeros(())) for _ in range(2)]
+    made = last(middle(first(x)))
+    assert untrained((made @ nn.functional.normalize(classes).t()).logsumexp(1).sum(), [first, middle, last]) == 1
+    assert untrained(sum(made.sum() * number.exp() for number in numbers), [first, middle, last]) == 2
+    assert untrained((made @ classes.t()).sum() * numbers[0], [first, middle, last]) == 0, "a model of its own"
+    assert between_trained(list(_nodes((made.sum() * numbers[0]).grad_fn, 200)), lambda one: one is not numbers[0], with_lone=False) == []
+    # One weight before what is trained.
+    table = nn.Embedding(6, 4)
+    assert untrained(last(middle(first(table(torch.tensor([1, 2]))).relu())).sum(), [first, middle, last]) == 0
 
 
 @pytest.mark.parametrize("given, made, kind", [

@@ -43,7 +43,8 @@ def cases_of(file: str) -> dict[str, tuple[int, str]]:
     return cases
 
 
-FILES = ("mechanisms.py", "models.py", "ranks.py", "sound.py", "mistakes.py", "objectives.py", "parallel.py", "published.py", "estimators.py", "copies.py", "benchmarks.py", "trainings.py")
+FILES = ("mechanisms.py", "models.py", "ranks.py", "sound.py", "mistakes.py", "objectives.py", "parallel.py", "published.py", "estimators.py", "copies.py",
+         "benchmarks.py", "trainings.py", "calls.py")
 PROGRAMS = {name: file for file in FILES for name in cases_of(file)}
 MECHANISMS = {name: case for file in dict.fromkeys(PROGRAMS.values()) for name, case in cases_of(file).items()}
 EXPECTED |= {name: expected for name, (_, expected) in MECHANISMS.items()}

@@ -20,9 +20,13 @@ _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
 # Nodes that may be between the view of a projection and the attention, and do not move positions.
 _BETWEEN = ("CloneBackward0", "ToCopyBackward0", "ExpandBackward0", "NativeDropoutBackward0")
 _MOST_BETWEEN = 6
+# Nodes that may be between a norm and the quotient.
+_OF_NORMS = ("CloneBackward0", "ClampMinBackward0", "ExpandBackward0", "AddBackward0")
 HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES, CLASSES, ALL = 1, 2, 3, 4, 5, 6
 _SDPA = "ScaledDotProduct"
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
+# Rows of a table of tokens; one of segments has fewer.
+_LEAST_TABLE = 16
 # Layers and what they keep of what they take, with the most that are examined; positions and features of a sample.
 _TAKEN = {"AddmmBackward0": "mat1", "MmBackward0": "self", "NativeLayerNormBackward0": "input", "FusedRmsNormBackward0": "input"}
 _MOST_LAYERS, _PLACES, _FEATURES = 24, 128, 8
@@ -118,19 +122,82 @@ def _kind_of_heads(view: Any, made: tuple[int, ...]) -> int:
     return HEADS_FOR_PLACES if rows == made[0] * made[1] and features == made[2] * made[3] and made[1] != made[2] else 0
 
 
+def _padding_of(nodes: list[Any]) -> Optional[torch.Tensor]:
+    """Returns which places of the input are padding: by the embeddings' padding_idx, else by how the rows of the largest table end."""
+    padding: Optional[torch.Tensor] = None
+    largest: tuple[int, Any] = (_LEAST_TABLE - 1, None)
+    for node in nodes:
+        tokens = saved(node, "indices") if node.name() == "EmbeddingBackward0" else None
+        if tokens is None or tokens.dim() != 2:
+            continue
+        if not 0 <= node._saved_padding_idx < 1 << 63:
+            largest = max(largest, (getattr(node, "_saved_weight_sym_argsize_0", 0), tokens), key=lambda one: one[0])
+            continue
+        ends = _ends(tokens == node._saved_padding_idx)
+        if padding is not None and (padding.shape != ends.shape or padding.device != ends.device):
+            return None  # It is not known to which of the inputs an attention belongs.
+        padding = ends if padding is None else padding & ends
+    return padding if padding is not None or largest[1] is None or min(largest[1].shape) < 2 else _seeming_ends(largest[1])
+
+
+def _seeming_ends(tokens: torch.Tensor) -> torch.Tensor:
+    """Returns the runs of one token at the ends of half of the rows or more, of different lengths, if it is nowhere else."""
+    last = tokens[:, -1:]
+    run = (tokens == last).flip(1).long().cumprod(1).flip(1) > 0
+    token = last.index_select(0, run.sum(1).argmax(0, keepdim=True))
+    run &= last == token
+    lengths = run.sum(1)
+    is_padded = lengths > 1
+    seems = ((tokens != token) | run).all() & (is_padded.sum() * 2 >= len(tokens)) & (lengths.max() > lengths.min())
+    return run & is_padded[:, None] & seems & (lengths < tokens.shape[1])[:, None]
+
+
+def padding_pooled(nodes: Iterable[Any]) -> list[Any]:
+    """Returns the share of padding in the places that a mean over the second dimension of [batch, places, features] includes, the largest of
+    all. Returns [] if there is no padding or no such mean. A mean of embeddings themselves is not counted."""
+    all_nodes = list(nodes)
+    means = [node for node in all_nodes if node.name() == "MeanBackward1" and _is_over_places(node)]
+    padding = _padding_of(all_nodes) if means else None
+    if padding is None or not any(shape_of(next_of(node))[:2] == tuple(padding.shape) for node in means):
+        return []
+    return [padding.double().mean()]
+
+
+def _is_over_places(mean: Any) -> bool:
+    """Whether it is a mean over the places of a layer's result that no mask has changed."""
+    below = next_of(mean)
+    shape = shape_of(below) if below is not None else ()
+    return (len(shape) == 3 and [signed(dim) % 3 for dim in mean._saved_dim or ()] == [1]
+            and below.name() not in ("MulBackward0", "MaskedFillBackward0", "WhereBackward0", "EmbeddingBackward0"))
+
+
+def norms_of_places(nodes: Iterable[Any]) -> list[Any]:
+    """Returns how many results of layers, [batch, places, features], are divided by their norm over the places; [] if there are none."""
+    number = 0
+    for node in nodes:
+        made, by = (next_of(node), next_of(node, 1)) if node.name() == "DivBackward0" else (None, None)
+        for _ in range(_MOST_BETWEEN):
+            by = next_of(by) if by is not None and by.name() in _OF_NORMS else by
+        if by is None or by.name() != "LinalgVectorNormBackward0" or next_of(by) is not made or made is None:
+            continue
+        shape = shape_of(made)
+        is_over_places = len(shape) == 3 and [signed(dim) % 3 for dim in by._saved_dim or ()] == [1]
+        number += is_over_places and _is_of_linear(made, shape)
+    return [torch.tensor(float(number), dtype=torch.float64)] if number else []
+
+
+def _is_of_linear(node: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a linear layer over the last dimension makes it."""
+    node = next_of(node) if node.name() == "AddBackward0" else node
+    product = next_of(node) if node is not None and node.name() in _VIEWS else None
+    return product is not None and product.name() in ("AddmmBackward0", "MmBackward0") and shape_of(product) == (shape[0] * shape[1], shape[2])
+
+
 def padding_attended(nodes: Iterable[Any]) -> list[Any]:
     """Returns the share of the attention of tokens that is on padding, the largest of all calls of self-attention, and the number of
     calls. Returns [] if there is no padding or no call can be judged."""
     all_nodes = list(nodes)
-    padding: Optional[torch.Tensor] = None
-    for node in all_nodes:
-        tokens = saved(node, "indices") if node.name() == "EmbeddingBackward0" else None
-        if tokens is None or tokens.dim() != 2 or not 0 <= node._saved_padding_idx < 1 << 63:
-            continue
-        ends = _ends(tokens == node._saved_padding_idx)
-        if padding is not None and (padding.shape != ends.shape or padding.device != ends.device):
-            return []  # It is not known to which of the inputs an attention belongs.
-        padding = ends if padding is None else padding & ends
+    padding = _padding_of(all_nodes)
     if padding is None:
         return []
     shares: list[torch.Tensor] = []
@@ -219,4 +286,4 @@ def _share(weights: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
     return (weights * padding[:, None]).sum() / weights.sum().clamp(min=1e-30)
 
 
-__all__ = ["mixed_views", "padding_attended", "positions_of_batch"]
+__all__ = ["mixed_views", "norms_of_places", "padding_attended", "padding_pooled", "positions_of_batch"]

@@ -3,7 +3,8 @@
 that use a cast of a parameter's earlier value.
 
 Layers in a Python list belong to no module, so an optimizer that takes model.parameters() lacks them. Only parameters between trained
-layers are reported, because a separate model before or after them is often frozen on purpose.
+layers are reported, because a separate model before or after them is often frozen on purpose, and what is behind them and is no model: a
+single one, or single numbers, as the classes of a loss or the weights of its terms.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _TAKES = {"ConvolutionBackward0": (0, "input"), "AddmmBackward0": (1, "mat1"), "
 # Of layers: the place of the weight among the arguments, and the name of what they keep of it.
 _WEIGHTS = {"ConvolutionBackward0": (1, "weight"), "AddmmBackward0": (2, "mat2"), "MmBackward0": (1, "mat2")}
 _MOST_INPUTS, _MOST_CASTS = 16, 8
-_MOST_UPPER, _MOST_NODES, _MOST_LEAVES = 8, 20000, 64
+_MOST_UPPER, _MOST_NODES, _MOST_LEAVES, _MOST_CLIMBED = 8, 20000, 64, 12
 
 
 def _behind(root: Any) -> set[Any]:
@@ -38,14 +39,32 @@ def _users(nodes: list[Any]) -> dict[Any, Any]:
     for node in nodes:
         inputs = [after for after, _ in node.next_functions if after is not None]
         for after in inputs:
-            # A node with a single input, such as a transposition of a weight, is skipped.
-            users.setdefault(after, users.get(node, node) if len(inputs) == 1 else node)
+            # A node with a single input, such as a transposition of a weight, is skipped. A table of an embedding is a layer of its own.
+            users.setdefault(after, users.get(node, node) if len(inputs) == 1 and node.name() != "EmbeddingBackward0" else node)
     return users
 
 
-def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]) -> list[torch.Tensor]:
-    """Returns the parameters that are not trained and have trained ones both between them and the loss and behind them. At most
-    _MOST_LEAVES are examined."""
+def _weighs_trained(nodes: list[Any], leaf: Any, trained: set[Any]) -> bool:
+    """Returns whether a leaf meets what several trained ones make, before it meets a single trained one: the weight of a layer above."""
+    parents: dict[Any, list[Any]] = {}
+    for node in nodes:
+        for after, _ in node.next_functions:
+            parents.setdefault(after, []).append(node)
+    line = [leaf]
+    for node in line:
+        for parent in parents.get(node, ()) if len(line) < _MOST_CLIMBED else ():
+            others = [_behind(after) for after, _ in parent.next_functions if after is not None and after is not node]
+            met = [len(trained & behind) for behind in others if leaf not in behind]
+            if any(number > 1 for number in met):
+                return True
+            if not any(met) and parent not in line:
+                line.append(parent)
+    return False
+
+
+def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool], with_lone: bool = True) -> list[torch.Tensor]:
+    """Returns the parameters that are not trained and have trained ones both between them and the loss and behind them. If only one is
+    not trained, or only single numbers, trained ones behind it are enough, if `with_lone`. At most _MOST_LEAVES are examined."""
     leaves = [node for node in nodes if isinstance(getattr(node, "variable", None), torch.nn.Parameter)]
     others = [leaf for leaf in leaves if not is_trained(leaf.variable)][:_MOST_LEAVES]
     if not others:
@@ -54,8 +73,10 @@ def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]
     # Leaves nearest to the loss come first.
     upper = [users[leaf] for leaf in leaves if leaf in trained and leaf in users][:_MOST_UPPER]
     below = [_behind(one) - {one} for one in upper]
+    is_model = not with_lone or len(others) > 1 and any(leaf.variable.numel() > 1 for leaf in others)
     return [leaf.variable for leaf in others
-            if leaf in users and any(users[leaf] in one for one in below) and not trained.isdisjoint(_behind(users[leaf]))]
+            if not is_model and _weighs_trained(nodes, leaf, trained)
+            or leaf in users and any(users[leaf] in one for one in below) and not trained.isdisjoint(_behind(users[leaf]))]
 
 
 def data_of(nodes: list[Any]) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 
 from rankprobe.pytorch._attention_graph import (attention_sees, masks_behind, merged_positions, repeated_masks, saved, sequence_means,
                                                   signed, softmax_dims)
-from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, positions_of_batch
+from rankprobe.pytorch._layout_graph import mixed_views, norms_of_places, padding_attended, padding_pooled, positions_of_batch
 from rankprobe.pytorch._leaf_graph import between_trained, data_of, image_range, stale_casts
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, pair_targets, pooled_over_batch, regression_targets
@@ -179,9 +179,11 @@ class LossTargets:
                 "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
                 "minimised_likelihood": minimised_likelihood(terms), "inverted_term": inverted_term(terms),
                 "stale_casts": stale_casts(nodes), "image_range": image_range(nodes), "pooled_over_batch": pooled_over_batch(nodes),
-                "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes), "positions_of_batch": positions_of_batch(nodes)}
+                "mixed_views": mixed_views(nodes), "norms_of_places": norms_of_places(nodes), "padding_attended": padding_attended(nodes), "padding_pooled": padding_pooled(nodes),
+                "positions_of_batch": positions_of_batch(nodes)}
         if self.known:
-            untrained = between_trained(nodes, lambda one: id(one) in self.known or id(one) in self._held)
+            # In the first step another optimizer may be about to step: its parameters are not known yet.
+            untrained = between_trained(nodes, lambda one: id(one) in self.known or id(one) in self._held, self._shape_steps > 0)
             self._untrained.update((id(one), one.numel()) for one in untrained)
         for name, values in read.items():
             if values:
