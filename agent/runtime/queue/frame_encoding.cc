@@ -84,6 +84,19 @@ std::vector<EncodedBatch> EncodeRecords(
   return batches;
 }
 
+void CountRecord(const v1::Record& record, BatchContent* content) {
+  if (record.has_loss()) {
+    content->lost_records += record.loss().records();
+    content->lost_payloads += record.loss().payloads();
+    return;
+  }
+  ++content->records;
+  if (!record.has_call()) return;
+  ForEachTensor(record.call(), [content](const v1::TensorSummary& tensor) {
+    content->payloads += tensor.has_payload() ? 1 : 0;
+  });
+}
+
 BatchContent CountBatch(absl::string_view batch) {
   using google::protobuf::io::CodedInputStream;
   BatchContent content;
@@ -101,14 +114,8 @@ BatchContent CountBatch(absl::string_view batch) {
     if (tag != kRecordTag || !in.ReadString(&bytes, static_cast<int>(value)))
       break;
     v1::Record record;
-    const bool parsed = record.ParseFromString(bytes);
-    if (parsed && record.has_loss()) continue;
-    ++content.records;
-    if (!parsed || !record.has_call()) continue;
-    ForEachTensor(static_cast<const v1::CallPhase&>(record.call()),
-                  [&](const v1::TensorSummary& tensor) {
-                    content.payloads += tensor.has_payload() ? 1 : 0;
-                  });
+    if (!record.ParseFromString(bytes)) record.Clear();
+    CountRecord(record, &content);
   }
   return content;
 }

@@ -54,7 +54,11 @@ struct BatchContent {
   uint64_t records = 0;
   // References to payloads in the records.
   uint64_t payloads = 0;
+  // What the LossEvents report.
+  uint64_t lost_records = 0, lost_payloads = 0;
 };
+// What one record of a batch adds.
+void CountRecord(const v1::Record& record, BatchContent* content);
 BatchContent CountBatch(absl::string_view batch);
 
 // Encodes a frame that has only a sequence number.

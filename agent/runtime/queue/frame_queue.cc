@@ -31,7 +31,7 @@ void Encode(Frame frame, std::optional<uint64_t> place, EncodedFrame* out) {
     if (frame.records != nullptr) {
       const BatchContent held = CountBatch(frame.records->bytes);
       what.set_step(held.step);
-      what.set_records(held.records);
+      what.set_records(held.records + held.lost_records);
     } else if (frame.payload != nullptr) {
       what.set_payload_digest(frame.digest.data(), frame.digest.size());
       what.set_payload_bytes(frame.payload->size());
@@ -539,9 +539,11 @@ size_t FrameQueue::Unframed() const {
 v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
                                         uint64_t held) const {
   v1::Undelivered left;
-  const auto add_records = [&left](int64_t step, uint64_t records) {
-    if (records == 0) return;
+  // Losses that a batch reports are lost with it, as nobody else reports them.
+  const auto add = [&left](int64_t step, uint64_t records, uint64_t payloads) {
+    if (records + payloads == 0) return;
     left.set_records(left.records() + records);
+    left.set_payloads(left.payloads() + payloads);
     if (!left.has_first_step() || step < left.first_step())
       left.set_first_step(step);
     if (!left.has_last_step() || step > left.last_step())
@@ -563,7 +565,8 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
     if (frame.sequence <= safe) continue;
     if (frame.records != nullptr) {
       const BatchContent content = CountBatch(frame.records->bytes);
-      add_records(content.step, content.records);
+      add(content.step, content.records + content.lost_records,
+          content.lost_payloads);
     } else if (frame.payload != nullptr) {
       add_payload(frame.digest, *frame.payload);
     } else {
@@ -577,14 +580,18 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
     if (const auto* records =
             std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
       const v1::RecordBatch& batch = *(*records)->batch();
-      add_records(batch.step(), static_cast<uint64_t>(batch.records_size()));
+      BatchContent content;
+      for (const v1::Record& record : batch.records())
+        CountRecord(record, &content);
+      add(batch.step(), content.records + content.lost_records,
+          content.lost_payloads);
     } else if (const auto* payload = std::get_if<PayloadItem>(&item)) {
       add_payload(payload->digest, *payload->payload);
     }
   }
   for (const PayloadItem& item : offers_.aside())
     add_payload(item.digest, *item.payload);
-  losses_.ForEach(add_records);
+  losses_.ForEach(add);
   left.set_unframed_records(left.records() - framed_records);
   left.set_unframed_payloads(left.payloads() - framed_payloads);
   return left;

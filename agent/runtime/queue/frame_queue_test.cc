@@ -111,12 +111,32 @@ TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
   ASSERT_EQ(Drain().size(), 4u);                      // in flight
   ASSERT_TRUE(queue_->SubmitRecords(Records(9, 2)));  // not yet
   ASSERT_TRUE(Payload('b', 100));
-  const v1::Undelivered left = queue_->Undelivered();
+  v1::Undelivered left = queue_->Undelivered();
   EXPECT_EQ(left.records(), 9u);
   EXPECT_EQ(left.payloads(), 2u);
   EXPECT_EQ(left.payload_bytes(), (2u << 20) + 105);
   EXPECT_EQ(left.first_step(), 4);
   EXPECT_EQ(left.last_step(), 9);
+  // Losses that are reported in records are lost with them.
+  const auto report = [this](int64_t step) {
+    std::unique_ptr<RecordBuffer> records = Records(step, 1);
+    v1::LossEvent* const loss = records->Add()->mutable_loss();
+    loss->set_records(100);
+    loss->set_payloads(20);
+    ASSERT_TRUE(queue_->SubmitRecords(std::move(records)));
+  };
+  report(10);
+  report(11);
+  left = queue_->Undelivered();
+  EXPECT_EQ(left.records(), 9u + 202);
+  EXPECT_EQ(left.payloads(), 2u + 40);
+  EXPECT_EQ(left.unframed_payloads(), 1u + 40);
+  Drain();
+  left = queue_->Undelivered();
+  EXPECT_EQ(left.records(), 9u + 202) << "in frames";
+  EXPECT_EQ(left.payloads(), 2u + 40);
+  EXPECT_EQ(left.unframed_payloads(), 0u);
+  EXPECT_EQ(left.last_step(), 11);
 }
 
 // The part of a payload that one collector has committed is useless to another.

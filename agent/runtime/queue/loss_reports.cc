@@ -111,9 +111,11 @@ std::vector<EncodedBatch> LossReports::Take() {
 }
 
 void LossReports::ForEach(
-    const std::function<void(int64_t step, uint64_t records)>& add) const {
-  for (const auto& [place, count] : shed_) add(place.first, count);
-  for (const auto& [step, loss] : events_) add(step, loss.records());
+    const std::function<void(int64_t step, uint64_t records,
+                             uint64_t payloads)>& add) const {
+  for (const auto& [place, count] : shed_) add(place.first, count, 0);
+  for (const auto& [step, loss] : events_)
+    add(step, loss.records(), loss.payloads());
 }
 
 }  // namespace rankprobe

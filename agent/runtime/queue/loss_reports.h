@@ -40,8 +40,8 @@ class LossReports {
   // Returns the losses that were not returned yet, one record each, and forgets
   // them.
   std::vector<EncodedBatch> Take();
-  void ForEach(
-      const std::function<void(int64_t step, uint64_t records)>& add) const;
+  void ForEach(const std::function<void(int64_t step, uint64_t records,
+                                        uint64_t payloads)>& add) const;
   void FillStats(SessionStats* stats) const {
     stats->lost_records = lost_records_;
     stats->lost_payloads = lost_payloads_;
