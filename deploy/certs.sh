@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A working set of certificates and tokens, for tests and for a first try:
+# Certificates and tokens of one collector and its clients:
 #   deploy/certs.sh DIRECTORY [HOST_OR_IP..]
 # makes in DIRECTORY
 #   ca.pem                      signs all below (ca.key: keep it offline)
 #   server.pem server.key       the collector, for localhost, 127.0.0.1, ::1 and the names given
 #   agent.pem  operator.pem  viewer.pem  leaf.pem   clients, with their .key; the URI in each names its role
-#   expired.pem expired.key     an operator's that has run out, for tests
 #   tokens                      for rankprobed --token-file
 #   agent.token operator.token viewer.token leaf.token   one token each, for RANKPROBE_TOKEN_FILE and --root-token-file
 set -euo pipefail
 umask 077
-[ $# -ge 1 ] || { sed -n '3,11p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,10p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 dir=$1
 shift
 mkdir -p "$dir"
@@ -24,28 +23,26 @@ done
 
 key() { openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -nocrypt -out "$1"; }
 
-# sign NAME SUBJECT_ALT_NAME USAGE DAYS
+# sign NAME SUBJECT_ALT_NAME USAGE
 sign() {
   key "$1.key"
   openssl req -new -key "$1.key" -subj "/O=rankprobe/CN=$1" -out "$1.csr"
   printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=%s\nsubjectAltName=%s\n' "$3" "$2" >"$1.ext"
-  openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -sha256 -days "$4" \
+  openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -sha256 -days 825 \
     -extfile "$1.ext" -out "$1.pem" 2>/dev/null
   rm "$1.csr" "$1.ext"
 }
 
 key ca.key
-openssl req -new -x509 -key ca.key -sha256 -days 3650 -subj "/O=rankprobe/CN=rankprobe test CA" \
+openssl req -new -x509 -key ca.key -sha256 -days 3650 -subj "/O=rankprobe/CN=rankprobe CA" \
   -addext "keyUsage=critical,keyCertSign,cRLSign" -out ca.pem
-sign server "$names" serverAuth 825
-for role in agent operator viewer leaf; do sign "$role" "URI:rankprobe:$role" clientAuth 825; done
-# openssl x509 cannot look back before today with -days; -1 gives an end before its beginning.
-sign expired "$names,URI:rankprobe:operator" serverAuth,clientAuth -1
+sign server "$names" serverAuth
+for role in agent operator viewer leaf; do sign "$role" "URI:rankprobe:$role" clientAuth; done
 
 : >tokens
 for role in agent operator viewer leaf; do
   token=$(openssl rand -hex 24)
   echo "$token" >"$role.token"
-  echo "$role test-$role $token" >>tokens
+  echo "$role $role-1 $token" >>tokens
 done
 echo "certificates and tokens are in $dir"

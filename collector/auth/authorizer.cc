@@ -95,8 +95,8 @@ absl::Status Authorizer::CheckOperator(const Credentials& credentials,
   RP_ASSIGN_OR_RETURN(const Principal principal, Identify(credentials));
   if (principal.role == Role::kOperator) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat(principal.name, " is ", RoleName(principal.role), "; ", what,
-                   " needs operator"));
+      absl::StrCat(principal.name, " has the role ", RoleName(principal.role),
+                   "; ", what, " needs operator"));
 }
 
 size_t Authorizer::CountAgents() const {
@@ -144,7 +144,7 @@ absl::StatusOr<Principal> Authorizer::Check(const Credentials& credentials,
   RP_ASSIGN_OR_RETURN(Principal principal, Identify(credentials));
   if (open() || Grants(principal.role, *needs)) return principal;
   return absl::PermissionDeniedError(absl::StrCat(
-      principal.name, " is ", RoleName(principal.role), "; ",
+      principal.name, " has the role ", RoleName(principal.role), "; ",
       path.substr(path.rfind('/') + 1), " needs ", RoleName(*needs)));
 }
 

@@ -175,7 +175,8 @@ TEST(AuthorizerTest, WhatAnArgumentAsksForMayNeedAnOperator) {
   const absl::Status viewer =
       authorizer.CheckOperator(Token("vvvvvvvvvvvvvvvv"), "server_directory");
   EXPECT_TRUE(absl::IsPermissionDenied(viewer));
-  EXPECT_EQ(viewer.message(), "bob is viewer; server_directory needs operator");
+  EXPECT_EQ(viewer.message(),
+            "bob has the role viewer; server_directory needs operator");
   EXPECT_TRUE(Authorizer(std::nullopt, false).CheckOperator({}, "it").ok());
 }
 

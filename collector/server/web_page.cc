@@ -98,8 +98,9 @@ class Callers final : public CallerCheck {
     Caller caller{principal->name, std::string(RoleName(principal->role))};
     if (principal->role == Role::kOperator || principal->role == Role::kViewer)
       return caller;
-    return absl::PermissionDeniedError(absl::StrCat(
-        caller.name, " is ", caller.role, "; this page needs viewer"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(caller.name, " has the role ", caller.role,
+                     "; this page needs viewer"));
   }
 
   absl::Status MayCall(absl::string_view token,

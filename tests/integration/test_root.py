@@ -357,7 +357,7 @@ def test_a_leaf_proves_itself(start_fleet, tmp_path):
                         root_flags=("--token-file", str(tokens)))
     leaf = fleet.leaves[0]
     wait_for(lambda: "no_root" in leaf.log_text(), 60, "the leaf to be refused")
-    assert "job is agent; Link needs leaf" in leaf.log_text(), leaf.log_text()[-1000:]
+    assert "job has the role agent; Link needs leaf" in leaf.log_text(), leaf.log_text()[-1000:]
     assert leaf.stop() == 0
     leaf.flags = tuple(str(tmp_path / "leaf.token") if flag.endswith("agent.token") else flag for flag in leaf.flags)
     leaf.start()

@@ -15,7 +15,16 @@ import harness
 def certs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     directory = tmp_path_factory.mktemp("certs")
     subprocess.run([harness.ROOT / "deploy" / "certs.sh", directory], check=True, capture_output=True)
+    sign_expired(directory)
     return directory
+
+
+def sign_expired(directory: pathlib.Path) -> None:
+    """Makes expired.pem and expired.key, of a server and an operator. Its end is before its beginning, as openssl signs nothing that begins earlier."""
+    (directory / "expired.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1,URI:rankprobe:operator\nextendedKeyUsage=serverAuth,clientAuth\n")
+    for line in ("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout expired.key -subj /CN=expired -out expired.csr",
+                 "x509 -req -in expired.csr -CA ca.pem -CAkey ca.key -CAcreateserial -sha256 -days -1 -extfile expired.ext -out expired.pem"):
+        subprocess.run(["openssl", *line.split()], check=True, capture_output=True, cwd=directory)
 
 
 @pytest.fixture
@@ -66,8 +75,8 @@ def test_tokens_and_roles_over_tls(start, certs, tmp_path):
     for arguments, token, words in [
         (["status"], None, "a token is needed"),
         (["status"], wrong, "token is not known"),
-        (["status"], certs / "agent.token", "test-agent is agent; ListAgents needs viewer"),
-        (["enable", "--create", "--run", "r"], certs / "viewer.token", "test-viewer is viewer; SetDumpEnable needs operator"),
+        (["status"], certs / "agent.token", "agent-1 has the role agent; ListAgents needs viewer"),
+        (["enable", "--create", "--run", "r"], certs / "viewer.token", "viewer-1 has the role viewer; SetDumpEnable needs operator"),
     ]:
         result = call(collector, *arguments, ca=ca, token=token)
         assert result.returncode == 5, result
@@ -76,7 +85,7 @@ def test_tokens_and_roles_over_tls(start, certs, tmp_path):
     # One action took place, and the record says whose it was.
     records = audit(collector)
     assert [(r["actor"], r["role"], r["action"], r["run"]) for r in records] == [
-        ("test-operator", "operator", "Enable", "r")] * 2
+        ("operator-1", "operator", "Enable", "r")] * 2
     assert records[0]["outcome"] == "BEGUN" and records[1]["outcome"].startswith("OK")
     assert records[1]["peer"].startswith("ipv4:127.0.0.1:") and records[1]["epoch"] == 1
     assert "for 2 steps" in records[1]["detail"]

@@ -125,7 +125,7 @@ def test_recording_is_switched_only_where_the_operator_allowed_it(tmp_path) -> N
         assert isinstance(await agent.ask("disable", run="train"), dict) and not is_on()
 
     async def refused(agent: Agent) -> None:
-        assert "view is viewer; SetDumpEnable needs operator" in await agent.ask("enable", run="train", for_steps=2)
+        assert "view has the role viewer; SetDumpEnable needs operator" in await agent.ask("enable", run="train", for_steps=2)
 
     try:
         talk(collector.address, allowed, "--allow-enable", "--token-file", str(operator), RANKPROBE_TOKEN_FILE=str(viewer))

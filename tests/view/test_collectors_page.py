@@ -77,7 +77,7 @@ def test_who_has_no_token_is_asked_for_one_and_sees_nothing(browser, guarded, ra
         _sign_in(page, "00" * 16)
         page.get_by_text("the token is not known here").wait_for()
         _sign_in(page, TOKENS["agent"])
-        page.get_by_text("alice is agent; this page needs viewer").wait_for()
+        page.get_by_text("alice has the role agent; this page needs viewer").wait_for()
         assert page.get_by_role("link", name=rank).count() == 0
         _sign_in(page, TOKENS["viewer"])
         page.get_by_role("link", name=rank).wait_for()
@@ -104,7 +104,7 @@ def test_a_viewer_looks_and_cannot_switch(browser, guarded, rank) -> None:
         page.locator(".preview").wait_for()
         # Nor does a page that does not hold its buttons back get through.
         status, said = page.evaluate(ASK, ["ControlService/SetDumpEnable", {"run": rank, "enable": True}, TOKENS["viewer"]])
-        assert status == 403 and "vera is viewer; SetDumpEnable needs operator" in said
+        assert status == 403 and "vera has the role viewer; SetDumpEnable needs operator" in said
         status, said = page.evaluate(ASK, ["JobStart", {"command": "export", "options": {"run": rank}}, TOKENS["viewer"]])
         assert status == 403 and "needs operator" in said
         page.get_by_role("link", name="Jobs").click()

@@ -11,8 +11,9 @@ absl::Status CheckIsOperator(const CallerCheck* check, absl::string_view token,
   if (check == nullptr) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const Caller caller, check->Identify(token));
   if (caller.role == "operator") return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      caller.name, " is ", caller.role, "; ", what, " needs operator"));
+  return absl::PermissionDeniedError(absl::StrCat(caller.name, " has the role ",
+                                                  caller.role, "; ", what,
+                                                  " needs operator"));
 }
 
 }  // namespace rankprobe
