@@ -51,9 +51,6 @@ count_report() {
   tests_passed=$((tests_passed + passed)) tests_failed=$((tests_failed + failed)) tests_skipped=$((tests_skipped + skipped))
 }
 
-# One more than there are processors: a third of the tests' time is waiting for processes and deadlines.
-test_jobs() { echo "${RANKPROBE_JOBS:-$(($(nproc) + 1))}"; }
-
 # run_ctest BUILD_DIR [ctest arguments..]: prints failures and the summary. The test
 # programs write a report each into BUILD_DIR/gtest, by which their tests are counted.
 run_ctest() {
@@ -75,7 +72,7 @@ run_pytest() {
   local python=$1 count=0 shared=()
   shift
   # The environments of servers have no xdist: their tests are heavy, and run one by one.
-  ! "$python" -c 'import xdist' 2>/dev/null || shared=(-n "$(test_jobs)" --dist "${RANKPROBE_DIST:-loadfile}")
+  ! "$python" -c 'import xdist' 2>/dev/null || shared=(-n "${RANKPROBE_JOBS:-$(nproc)}" --dist "${RANKPROBE_DIST:-loadfile}")
   pytest_once "$python" "not real" "$@" "${shared[@]}"
   pytest_once "$python" real "$@"
   [ "$count" -gt 0 ] || [ ${#pytest_shard[@]} -gt 0 ] || count_failure "pytest $*, which found no test"

@@ -5,6 +5,6 @@
 stage_targets=(rankprobed libtorch_test crash_oracle sim)
 stage_sanitized=(unit_tests)
 stage_test() {
-  run_ctest "$RANKPROBE_ROOT/build/asan" -j"$(test_jobs)" -E '^(CrashOracle|Sim)\.'
-  run_ctest "$RANKPROBE_BUILD_DIR" -j"$(test_jobs)" -R '^(libtorch_test|(CrashOracle|Sim)\..*)$'
+  run_ctest "$RANKPROBE_ROOT/build/asan" -j"${RANKPROBE_JOBS:-$(nproc)}" -E '^(CrashOracle|Sim)\.'
+  run_ctest "$RANKPROBE_BUILD_DIR" -j"${RANKPROBE_JOBS:-$(nproc)}" -R '^(libtorch_test|(CrashOracle|Sim)\..*)$'
 }
