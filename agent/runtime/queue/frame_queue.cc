@@ -539,7 +539,7 @@ size_t FrameQueue::Unframed() const {
 v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
                                         uint64_t held) const {
   v1::Undelivered left;
-  // Losses that a batch reports are lost with it, as nobody else reports them.
+  // The losses that a batch reports are known only from it.
   const auto add = [&left](int64_t step, uint64_t records, uint64_t payloads) {
     if (records + payloads == 0) return;
     left.set_records(left.records() + records);
