@@ -48,10 +48,10 @@ def test_roles_are_those_of_the_main_port(start_secured, tokens):
         assert nobody.error(method, {})[:2] == (401, "UNAUTHENTICATED")
         # Nor does a rank's token open the page: what others recorded is not a rank's.
         status, code, said = agent.error(method, {})
-        assert (status, code) == (403, "PERMISSION_DENIED") and "alice is agent" in said
+        assert (status, code) == (403, "PERMISSION_DENIED") and "alice has the role agent" in said
     for method, request in SWITCHES:
         status, code, said = viewer.error(method, request)
-        assert (status, code) == (403, "PERMISSION_DENIED") and "vera is viewer" in said and "operator" in said, method
+        assert (status, code) == (403, "PERMISSION_DENIED") and "vera has the role viewer" in said and "operator" in said, method
         for page in (agent, stranger, nobody):
             assert page.error(method, request)[0] in (401, 403)
     assert daemon.audit() == [], "nothing was begun"
