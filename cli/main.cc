@@ -11,15 +11,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "cli/app.h"
 #include "cli/cli_manual.h"
 #include "cli/client/away_notes.h"
@@ -72,33 +69,12 @@ std::optional<std::string> UnknownWord(const CLI::App& root) {
   }
 }
 
-// CLI11 says "--of: Check x value in {outputs->0,all->2} OR {0,2} FAILED" of an
-// enumeration. Returns "--of: x not in {outputs,all}".
-std::string WithoutNumbers(std::string what) {
-  constexpr absl::string_view kCheck = "Check ", kIn = " value in {";
-  const absl::string_view text = what;
-  const size_t check = text.find(kCheck);
-  const size_t in = text.find(kIn);
-  const size_t end = text.find("} OR {");
-  if (check == std::string::npos || in == std::string::npos ||
-      end == std::string::npos)
-    return what;
-  std::vector<absl::string_view> names;
-  const std::string list = what.substr(in + kIn.size(), end - in - kIn.size());
-  for (const absl::string_view name : absl::StrSplit(list, ','))
-    names.push_back(name.substr(0, name.find("->")));
-  const size_t value = check + kCheck.size();
-  return absl::StrCat(text.substr(0, check), text.substr(value, in - value),
-                      " not in {", absl::StrJoin(names, ","), "}");
-}
-
 // Returns CLI11's message, with a required argument named as in the usage line
 // instead of by its alternative flag.
 std::string WhatIsWrong(const CLI::App& root, const CLI::ParseError& error) {
   std::string what =
       absl::StrReplaceAll(std::string(error.what()),
                           {{"\n", " "}, {"A subcommand is", "a command is"}});
-  what = WithoutNumbers(std::move(what));
   const CLI::App* app = &root;
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
   for (const CLI::Option* const option : app->get_options()) {

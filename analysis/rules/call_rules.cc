@@ -96,13 +96,7 @@ class RecomputationDiffers : public RankRule {
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
-    return std::any_of(
-        input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
-          return std::any_of(
-              rank.values.begin(), rank.values.end(), [](const auto& value) {
-                return absl::EndsWith(value.first, ".forward.1.input.0");
-              });
-        });
+    return HasValueEnding(input, ".forward.1.input.0");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -279,8 +273,8 @@ class EvaluationInput : public RankRule {
       most_mean = std::max(most_mean, cell.mean);
     }
     double Spread() const { return high - low; }
-    // Whether all means are far from all of the other's, compared with how far
-    // they are from each other, and the spreads differ by `factor`.
+    // Whether the distance of the means of the two is large compared with the
+    // changes of each, and the spreads differ by `factor`.
     bool IsApartFrom(const Data& other, double factor) const {
       const double changes =
           std::max(most_mean - least_mean, other.most_mean - other.least_mean);
@@ -294,8 +288,9 @@ class EvaluationInput : public RankRule {
   };
   static constexpr double kFar = 3, kFactor = 1.8, kLinearFactor = 5;
 
-  // Pixels have limits; other data are wider where they are not normalized, and
-  // may be a part of a range that was set aside.
+  // Returns by how much the spreads must differ; nullopt for other layers. The
+  // factor of a linear layer is larger, since a held-out part of its data may
+  // have another range than the training data.
   static std::optional<double> LeastFactor(absl::string_view module) {
     for (const absl::string_view images : {".Conv1d", ".Conv2d", ".Conv3d"}) {
       if (absl::EndsWith(module, images)) return kFactor;
@@ -303,7 +298,8 @@ class EvaluationInput : public RankRule {
     return absl::EndsWith(module, ".Linear") ? std::make_optional(kLinearFactor)
                                              : std::nullopt;
   }
-  // It is trained, and nothing that is trained makes what it takes.
+  // Whether it is trained, and its input needs no gradient. The names of its
+  // backwards are below ".backward/", as '/' follows '.'.
   static bool IsOfData(const RankSeries& rank, const std::string& module) {
     return rank.Find(absl::StrCat(module, ".parameters_grad.0.weight")) !=
                nullptr &&

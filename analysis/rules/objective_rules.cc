@@ -138,8 +138,8 @@ class PairTargets : public ShapeRule {
   }
 };
 
-// With the features of all ranks in the logits, the partners of a rank's samples
-// are in its own part.
+// Finds labels that do not begin at rank * N although the logits have the
+// features of all ranks.
 class LabelsOfOneRank : public RankRule {
  public:
   absl::string_view name() const override { return "labels-of-one-rank"; }

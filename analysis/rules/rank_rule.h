@@ -137,6 +137,8 @@ bool MayBeMicroBatches(const RankInput& input, const RankSeries& rank);
 // Returns the names of the parameters that the rank's optimizer held.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
 bool HasParameters(const RankInput& input);
+// Whether any rank has a value whose name ends so.
+bool HasValueEnding(const RankInput& input, absl::string_view suffix);
 // Whether a rank recorded both the gradients that backward left and those that
 // its optimizer holds.
 bool HasOwnGradients(const RankInput& input);

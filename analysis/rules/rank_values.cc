@@ -248,6 +248,16 @@ bool HasParameters(const RankInput& input) {
       [](const RankSeries& rank) { return !ParametersOf(rank).empty(); });
 }
 
+bool HasValueEnding(const RankInput& input, absl::string_view suffix) {
+  return std::any_of(
+      input.ranks.begin(), input.ranks.end(), [suffix](const RankSeries& rank) {
+        return std::any_of(rank.values.begin(), rank.values.end(),
+                           [suffix](const auto& value) {
+                             return absl::EndsWith(value.first, suffix);
+                           });
+      });
+}
+
 bool HasOwnGradients(const RankInput& input) {
   return std::any_of(
       input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {

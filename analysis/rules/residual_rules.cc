@@ -82,13 +82,7 @@ class ResidualDetached : public RankRule {
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
-    return std::any_of(
-        input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
-          return std::any_of(
-              rank.values.begin(), rank.values.end(), [](const auto& value) {
-                return absl::EndsWith(value.first, ".backward.0.output.0");
-              });
-        });
+    return HasValueEnding(input, ".backward.0.output.0");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {

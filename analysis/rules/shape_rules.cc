@@ -174,8 +174,7 @@ class PaddingAttended : public ShapeRule {
                   " of the attention of tokens is on positions of padding (the "
                   "embedding's padding_idx, or one token that only fills the "
                   "ends of rows): the padding mask is missing, or numbers 0 "
-                  "and "
-                  "1 are added to the scores");
+                  "and 1 are added to the scores");
     return finding;
   }
 

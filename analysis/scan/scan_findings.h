@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // List of the findings of one scan. Keeps for each kind and step the first
-// value, or the one that differs most. Used by one thread; the ScanInput outlives it.
+// value, or the one that differs most. Used by one thread; the ScanInput
+// outlives it.
 #ifndef RANKPROBE_ANALYSIS_SCAN_SCAN_FINDINGS_H_
 #define RANKPROBE_ANALYSIS_SCAN_SCAN_FINDINGS_H_
 

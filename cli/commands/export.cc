@@ -13,6 +13,7 @@
 #include "cli/commands/export_values.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
+#include "cli/flags/choice.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
 #include "cli/output/output.h"
@@ -250,11 +251,9 @@ void RegisterExportCommand(const Registry& to) {
                    "rows of these names only: a part of them, or a pattern "
                    "with * and ?");
   verb->add_option("--of", flags->of, "rows of outputs, inputs or all")
-      ->transform(CLI::CheckedTransformer(
-          std::vector<std::pair<std::string, v1::GridValues>>{
-              {"outputs", v1::GRID_VALUES_OUTPUTS},
-              {"inputs", v1::GRID_VALUES_INPUTS},
-              {"all", v1::GRID_VALUES_ALL}}));
+      ->transform(OneOf<v1::GridValues>({{"outputs", v1::GRID_VALUES_OUTPUTS},
+                                         {"inputs", v1::GRID_VALUES_INPUTS},
+                                         {"all", v1::GRID_VALUES_ALL}}));
   verb->add_option("--payloads", flags->payloads,
                    "for tensorboard: a directory with an exported dump of the "
                    "run; its tensors become histograms");

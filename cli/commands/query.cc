@@ -14,6 +14,7 @@
 #include "cli/client/grid_reply.h"
 #include "cli/commands/query_series.h"
 #include "cli/exit_codes.h"
+#include "cli/flags/choice.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/grid_text.h"
 #include "cli/output/output.h"
@@ -225,12 +226,10 @@ void RegisterQueryCommand(const Registry& to) {
                    "names: a part of them, or a pattern with * and ?; all if "
                    "left out");
   verb->add_option("--rows", flags->rows, "what a row is; default value")
-      ->transform(CLI::CheckedTransformer(
-          std::vector<std::pair<std::string, v1::GridRows>>{
-              {"value", v1::GRID_ROWS_VALUE},
-              {"call", v1::GRID_ROWS_CALL},
-              {"module", v1::GRID_ROWS_MODULE},
-              {"rank", v1::GRID_ROWS_RANK}}));
+      ->transform(OneOf<v1::GridRows>({{"value", v1::GRID_ROWS_VALUE},
+                                       {"call", v1::GRID_ROWS_CALL},
+                                       {"module", v1::GRID_ROWS_MODULE},
+                                       {"rank", v1::GRID_ROWS_RANK}}));
   CLI::Option* const statistic = verb->add_option(
       "--statistic", flags->statistic,
       "as dump.json names it: Norm (default), Max, Min, Mean, or "
@@ -238,18 +237,15 @@ void RegisterQueryCommand(const Registry& to) {
   CLI::Option* const reduce =
       verb->add_option("--reduce", flags->reduce,
                        "how several numbers of a cell are reduced; default max")
-          ->transform(CLI::CheckedTransformer(
-              std::vector<std::pair<std::string, v1::GridReducer>>{
-                  {"max", v1::GRID_REDUCER_MAX},
-                  {"min", v1::GRID_REDUCER_MIN},
-                  {"mean", v1::GRID_REDUCER_MEAN}}));
+          ->transform(
+              OneOf<v1::GridReducer>({{"max", v1::GRID_REDUCER_MAX},
+                                      {"min", v1::GRID_REDUCER_MIN},
+                                      {"mean", v1::GRID_REDUCER_MEAN}}));
   verb->add_option("--of", flags->of,
                    "outputs (default; gradients among them), inputs or all")
-      ->transform(CLI::CheckedTransformer(
-          std::vector<std::pair<std::string, v1::GridValues>>{
-              {"outputs", v1::GRID_VALUES_OUTPUTS},
-              {"inputs", v1::GRID_VALUES_INPUTS},
-              {"all", v1::GRID_VALUES_ALL}}));
+      ->transform(OneOf<v1::GridValues>({{"outputs", v1::GRID_VALUES_OUTPUTS},
+                                         {"inputs", v1::GRID_VALUES_INPUTS},
+                                         {"all", v1::GRID_VALUES_ALL}}));
   CLI::Option* const from_step =
       verb->add_option("--from-step", flags->from_step, "the first step")
           ->check(CLI::NonNegativeNumber);

@@ -598,15 +598,20 @@ def test_an_additive_mask_is_no_finding_of_scan(collector):
 def test_an_export_without_a_step_names_no_dump(collector, tmp_path: pathlib.Path):
     """A rank that was killed in its first step has a manifest alone."""
     program = """
-import os, signal, time
+import sys
 from rankprobe.pytorch import PrecisionDebugger
 debugger = PrecisionDebugger(dump_path="d")
 debugger.start()
-time.sleep(1)  # its connection says that it records
-os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
 """
-    subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path, timeout=60,
-                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "killed"})
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, cwd=tmp_path,
+                               env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "killed"})
+    try:
+        harness.wait_for(lambda: any(agent["dumping"] for agent in json.loads(collector.cli("status", "--run", "killed", "--json", check=False).stdout
+                                                                              or '{"agents": []}')["agents"]), 60, "a step that is recorded")
+    finally:
+        process.kill()
+        process.wait()
     done = harness.wait_for(lambda: (lambda told: told if told.returncode == 1 else None)(
         collector.cli("export", "--run", "killed", "-o", tmp_path / "out", check=False)), 30, "the end of its connection")
     assert "contains only manifest.json" in done.stdout and "dump.json is at" not in done.stdout, done.stdout

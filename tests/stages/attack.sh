@@ -4,7 +4,7 @@ stage_targets=(rankprobed rankprobe)
 stage_test() {
   # The harness has generated stubs named rankprobe.v1, which a PYTHONPATH with the
   # package rankprobe would hide.
-  # Most of these tests wait for a deadline of a daemon of their own, so that more of them run than there are processors.
+  # Most of these tests wait for deadlines of their own daemon, so twice as many run at a time as there are processors.
   PYTHONPATH='' RANKPROBE_JOBS=${RANKPROBE_JOBS:-$((2 * $(nproc)))} RANKPROBE_DIST=load \
     run_pytest /usr/bin/python3 "$RANKPROBE_ROOT/tests/attack"
 }

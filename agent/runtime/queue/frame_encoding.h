@@ -57,7 +57,7 @@ struct BatchContent {
   // What the LossEvents report.
   uint64_t lost_records = 0, lost_payloads = 0;
 };
-// What one record of a batch adds.
+// Adds one record of a batch.
 void CountRecord(const v1::Record& record, BatchContent* content);
 BatchContent CountBatch(absl::string_view batch);
 

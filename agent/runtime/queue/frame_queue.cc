@@ -539,7 +539,6 @@ size_t FrameQueue::Unframed() const {
 v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
                                         uint64_t held) const {
   v1::Undelivered left;
-  // The losses that a batch reports are known only from it.
   const auto add = [&left](int64_t step, uint64_t records, uint64_t payloads) {
     if (records + payloads == 0) return;
     left.set_records(left.records() + records);
@@ -548,6 +547,11 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
       left.set_first_step(step);
     if (!left.has_last_step() || step > left.last_step())
       left.set_last_step(step);
+  };
+  // The losses that a batch reports are known only from it.
+  const auto add_batch = [&add](const BatchContent& content) {
+    add(content.step, content.records + content.lost_records,
+        content.lost_payloads);
   };
   absl::flat_hash_set<Digest> seen;
   const auto add_payload = [&](const Digest& digest,
@@ -564,9 +568,7 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
   for (const Frame& frame : window_.frames()) {
     if (frame.sequence <= safe) continue;
     if (frame.records != nullptr) {
-      const BatchContent content = CountBatch(frame.records->bytes);
-      add(content.step, content.records + content.lost_records,
-          content.lost_payloads);
+      add_batch(CountBatch(frame.records->bytes));
     } else if (frame.payload != nullptr) {
       add_payload(frame.digest, *frame.payload);
     } else {
@@ -581,10 +583,10 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
             std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
       const v1::RecordBatch& batch = *(*records)->batch();
       BatchContent content;
+      content.step = batch.step();
       for (const v1::Record& record : batch.records())
         CountRecord(record, &content);
-      add(batch.step(), content.records + content.lost_records,
-          content.lost_payloads);
+      add_batch(content);
     } else if (const auto* payload = std::get_if<PayloadItem>(&item)) {
       add_payload(payload->digest, *payload->payload);
     }

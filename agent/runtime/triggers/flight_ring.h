@@ -19,8 +19,9 @@ class FlightRing {
  public:
   // With 0 steps, nothing is kept.
   void SetLimits(uint32_t steps, uint64_t bytes);
-  // Keeps this many steps more, within the same bytes. While that is not 0, it
-  // is later steps that find no room: the first ones show the fault.
+  // Keeps this many steps more, within the same bytes. Unless it is 0, a full
+  // ring refuses later steps instead of dropping the first ones, which show the
+  // fault.
   void KeepMore(uint32_t steps);
 
   // Adds records of the step in progress. A step is kept completely or not at
@@ -56,7 +57,7 @@ class FlightRing {
   uint32_t more_steps_ = 0;
   uint64_t max_bytes_ = 0;
   uint64_t bytes_ = 0;
-  // The step that found no room.
+  // The last step that was refused; its later records are refused, too.
   std::optional<int64_t> left_out_;
   std::deque<Step> steps_;
 };

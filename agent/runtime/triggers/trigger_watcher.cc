@@ -88,7 +88,7 @@ void TriggerWatcher::HoldSteps() {
   ring_.KeepMore(kMaxFollowingSteps);
 }
 
-void TriggerWatcher::LetStepsGo() {
+void TriggerWatcher::ReleaseSteps() {
   if (held_steps_ == 0 && !flight_wanted_) ring_.KeepMore(0);
 }
 
@@ -102,7 +102,7 @@ std::optional<FlightRing::Contents> TriggerWatcher::TakeRequestedFlight() {
   absl::MutexLock lock(&mutex_);
   if (!std::exchange(flight_wanted_, false)) return std::nullopt;
   FlightRing::Contents contents = ring_.Take();
-  LetStepsGo();
+  ReleaseSteps();
   if (contents.steps == 0) return std::nullopt;
   for (const RequestTokens::Wanted& wanted : tokens_.TakeWanted())
     AddBeforeEnd(wanted.facts, EndOfStep(contents, wanted.step));
@@ -189,7 +189,7 @@ void TriggerWatcher::EndStep() {
     flight_wanted_ = true;
   }
   if (held_steps_ > 0) --held_steps_;
-  LetStepsGo();
+  ReleaseSteps();
   if (calls_.items.empty()) return;
   std::swap(last_calls_, calls_);
   calls_.Clear();

@@ -108,10 +108,11 @@ class TriggerWatcher {
   void EmitFired(std::vector<v1::TriggerFired> fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // The steps of a rule that fires, or of a request, stay until they are sent:
-  // a fast training ends more steps than the ring has until then.
+  // HoldSteps keeps the steps of a rule that fires, or of a request, until they
+  // are sent, since a fast training ends more steps until then than the ring
+  // has. ReleaseSteps ends that once nothing waits to be sent.
   void HoldSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LetStepsGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReleaseSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Emit emit_;
   std::atomic<bool> active_{false};
@@ -127,7 +128,7 @@ class TriggerWatcher {
   bool flight_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   // Number of steps that may still follow a request.
   uint32_t flight_follows_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Number of steps that may still end before the ones that are held are lost.
+  // Number of steps that may still end while steps are held.
   uint32_t held_steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool kept_this_step_ ABSL_GUARDED_BY(mutex_) = false;
   // Calls of the step in progress, and of the last complete one.

@@ -123,7 +123,8 @@ def _kind_of_heads(view: Any, made: tuple[int, ...]) -> int:
 
 
 def _padding_of(nodes: list[Any]) -> Optional[torch.Tensor]:
-    """Returns which places of the input are padding: by the embeddings' padding_idx, else by how the rows of the largest table end."""
+    """Returns which places of the input are padding: those of the embeddings' padding_idx, or what _seeming_ends() finds in the tokens of
+    the largest table. Returns None if there is no table, or several inputs have a padding_idx."""
     padding: Optional[torch.Tensor] = None
     largest: tuple[int, Any] = (_LEAST_TABLE - 1, None)
     for node in nodes:
@@ -141,7 +142,7 @@ def _padding_of(nodes: list[Any]) -> Optional[torch.Tensor]:
 
 
 def _seeming_ends(tokens: torch.Tensor) -> torch.Tensor:
-    """Returns the runs of one token at the ends of half of the rows or more, of different lengths, if it is nowhere else."""
+    """Returns the places of a token that occurs only in runs at the ends of rows, of different lengths, in at least half of them."""
     last = tokens[:, -1:]
     run = (tokens == last).flip(1).long().cumprod(1).flip(1) > 0
     token = last.index_select(0, run.sum(1).argmax(0, keepdim=True))
@@ -153,8 +154,8 @@ def _seeming_ends(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def padding_pooled(nodes: Iterable[Any]) -> list[Any]:
-    """Returns the share of padding in the places that a mean over the second dimension of [batch, places, features] includes, the largest of
-    all. Returns [] if there is no padding or no such mean. A mean of embeddings themselves is not counted."""
+    """Returns the share of padding among the places that a mean over the second dimension of [batch, places, features] includes, or [] if
+    there is no padding or no such mean. A mean of embeddings themselves is not counted."""
     all_nodes = list(nodes)
     means = [node for node in all_nodes if node.name() == "MeanBackward1" and _is_over_places(node)]
     padding = _padding_of(all_nodes) if means else None
@@ -163,11 +164,15 @@ def padding_pooled(nodes: Iterable[Any]) -> list[Any]:
     return [padding.double().mean()]
 
 
+def _is_over_second(reduction: Any, shape: tuple[int, ...]) -> bool:
+    """Whether it reduces the second of three dimensions."""
+    return len(shape) == 3 and [signed(dim) % 3 for dim in reduction._saved_dim or ()] == [1]
+
+
 def _is_over_places(mean: Any) -> bool:
     """Whether it is a mean over the places of a layer's result that no mask has changed."""
     below = next_of(mean)
-    shape = shape_of(below) if below is not None else ()
-    return (len(shape) == 3 and [signed(dim) % 3 for dim in mean._saved_dim or ()] == [1]
+    return (below is not None and _is_over_second(mean, shape_of(below))
             and below.name() not in ("MulBackward0", "MaskedFillBackward0", "WhereBackward0", "EmbeddingBackward0"))
 
 
@@ -181,8 +186,7 @@ def norms_of_places(nodes: Iterable[Any]) -> list[Any]:
         if by is None or by.name() != "LinalgVectorNormBackward0" or next_of(by) is not made or made is None:
             continue
         shape = shape_of(made)
-        is_over_places = len(shape) == 3 and [signed(dim) % 3 for dim in by._saved_dim or ()] == [1]
-        number += is_over_places and _is_of_linear(made, shape)
+        number += _is_over_second(by, shape) and _is_of_linear(made, shape)
     return [torch.tensor(float(number), dtype=torch.float64)] if number else []
 
 

@@ -3,8 +3,8 @@
 that use a cast of a parameter's earlier value.
 
 Layers in a Python list belong to no module, so an optimizer that takes model.parameters() lacks them. Only parameters between trained
-layers are reported, because a separate model before or after them is often frozen on purpose, and what is behind them and is no model: a
-single one, or single numbers, as the classes of a loss or the weights of its terms.
+layers are reported, because a separate model before or after them is often frozen on purpose. A single parameter, or single numbers, are
+no model and are reported after them, too: the classes of a loss, or the weights of its terms.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _users(nodes: list[Any]) -> dict[Any, Any]:
 
 
 def _weighs_trained(nodes: list[Any], leaf: Any, trained: set[Any]) -> bool:
-    """Returns whether a leaf meets what several trained ones make, before it meets a single trained one: the weight of a layer above."""
+    """Returns whether the first operator that joins a leaf with trained ones joins it with several of them. With a single one it is a part
+    of a layer, such as its weight."""
     parents: dict[Any, list[Any]] = {}
     for node in nodes:
         for after, _ in node.next_functions:
@@ -63,8 +64,8 @@ def _weighs_trained(nodes: list[Any], leaf: Any, trained: set[Any]) -> bool:
 
 
 def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool], with_lone: bool = True) -> list[torch.Tensor]:
-    """Returns the parameters that are not trained and have trained ones both between them and the loss and behind them. If only one is
-    not trained, or only single numbers, trained ones behind it are enough, if `with_lone`. At most _MOST_LEAVES are examined."""
+    """Returns the parameters that are not trained and have trained ones both between them and the loss and behind them. With `with_lone`,
+    also a single one, or single numbers, of which _weighs_trained() is true. At most _MOST_LEAVES are examined."""
     leaves = [node for node in nodes if isinstance(getattr(node, "variable", None), torch.nn.Parameter)]
     others = [leaf for leaf in leaves if not is_trained(leaf.variable)][:_MOST_LEAVES]
     if not others:

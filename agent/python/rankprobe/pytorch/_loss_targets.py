@@ -179,8 +179,8 @@ class LossTargets:
                 "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
                 "minimised_likelihood": minimised_likelihood(terms), "inverted_term": inverted_term(terms),
                 "stale_casts": stale_casts(nodes), "image_range": image_range(nodes), "pooled_over_batch": pooled_over_batch(nodes),
-                "mixed_views": mixed_views(nodes), "norms_of_places": norms_of_places(nodes), "padding_attended": padding_attended(nodes), "padding_pooled": padding_pooled(nodes),
-                "positions_of_batch": positions_of_batch(nodes)}
+                "mixed_views": mixed_views(nodes), "norms_of_places": norms_of_places(nodes), "padding_attended": padding_attended(nodes),
+                "padding_pooled": padding_pooled(nodes), "positions_of_batch": positions_of_batch(nodes)}
         if self.known:
             # In the first step another optimizer may be about to step: its parameters are not known yet.
             untrained = between_trained(nodes, lambda one: id(one) in self.known or id(one) in self._held, self._shape_steps > 0)
