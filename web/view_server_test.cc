@@ -308,7 +308,7 @@ TEST_F(CollectorsPageTest, EachCallIsCheckedAndMadeAsWhoAsks) {
   EXPECT_TRUE(callers_.asked.empty());
   const std::string refused = Ask(kRuns, "viewer-1");
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 403 "));
-  EXPECT_THAT(refused, HasSubstr("somebody is viewer"));
+  EXPECT_THAT(refused, HasSubstr("somebody has the role viewer"));
   EXPECT_TRUE(metadata_.empty()) << "it came through";
   EXPECT_THAT(Ask(kRuns, "operator-1"), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(metadata_["authorization"], "Bearer operator-1");
